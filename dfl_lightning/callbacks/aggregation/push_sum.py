@@ -28,7 +28,8 @@ class PushSum(Aggregation):
     z_j added to x_j, the sums over all clients of x and y change by training only, whatever the direction of the
     links, so that without training all z approach the mean of the first models. The number, 4 bytes, is sent beside
     each model. On undirected graphs, too, it counts clients equally, however many receive from them. Links must lead
-    back to everybody from whom they lead away: whoever only gives ends with a number of 0, by which steps are divided.
+    back to each client from which they lead away: the number of one that only gives falls to 0, and its steps are
+    divided by it.
     """
 
     method_name = "push-sum"
