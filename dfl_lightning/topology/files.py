@@ -81,6 +81,7 @@ def _graphml(data: bytes) -> nx.Graph:
 
 def _gml(data: bytes) -> nx.Graph:
     check_gml(data)
+    data = data.decode("utf-8-sig").encode("ascii", "xmlcharrefreplace")  # networkx reads ASCII and such references
     try:
         return nx.read_gml(io.BytesIO(data))
     except nx.NetworkXError as error:

@@ -386,6 +386,12 @@ def test_graphml_defaults_of_attributes_count(tmp_path):
     assert load_topology(write(tmp_path / "my.graphml", text), 8).clusters.tolist() == [3, 3, 3, 3, 1, 1, 1, 1]
 
 
+def test_gml_is_utf_8_as_other_texts_are(tmp_path):
+    text = 'graph [ node [ id 0 label "Zürich" ] node [ id 1 label "Bern &#38; Thun" ] edge [ source 0 target 1 ] ]'
+    for mark in ("", "\ufeff"):
+        assert load_topology(write(tmp_path / "my.gml", mark + text), 2).labels == ["Bern & Thun", "Zürich"]
+
+
 def test_gml_needs_no_labels(tmp_path):
     text = "graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 ] ]"
     assert load_topology(write(tmp_path / "my.gml", text), 2).labels == [0, 1]
