@@ -34,7 +34,8 @@ class Vectors(FederatedData):
             means `table`.
         target: columns of the CSV file that are predicted, one name or several.
         client: column of the CSV file, or array [N] of the npz file, that names the client of each row; the partition
-            is then `ByWriter`, unless another one is given. Null: the file does not say.
+            is then `ByWriter`, of those with a row for each part, unless another one is given. Null: the file does not
+            say.
         classes: whether the target is the name of a class.
         labels: whether each target is a label, 1 where it holds and 0 elsewhere; the task is then `MultiLabel`.
         categories: columns of the CSV file whose values are names. They come first among the inputs, as numbers from 1
@@ -77,7 +78,7 @@ class Vectors(FederatedData):
         if table not in SHIPPED:
             raise UserError(f"data Vectors: there is no table '{table}'; there are {', '.join(SHIPPED)}")
         if partition is None and (client is not None or (file is None and table == "flights")):
-            partition = ByWriter(min_samples=2)
+            partition = ByWriter(min_samples=3 if kwargs.get("val_fraction") else 2)
         super().__init__(test_fraction=test_fraction, partition=partition, **kwargs)
         self.file, self.client, self.classes, self.standardise = file, client, classes, standardise
         self.labels, self.categories, self.table = labels, categories or [], table

@@ -115,6 +115,15 @@ def test_a_partition_that_takes_the_place_of_the_clients_of_a_file_is_told(tmp_p
         assert table.notes() == notes
 
 
+def test_a_client_of_a_file_has_a_row_for_each_part(tmp_path):
+    (tmp_path / "table.csv").write_text(CSV + "west,5,5,30\neast,6,5,30\neast,7,5,30\neast,8,5,30\n")
+    for fraction, names in ((0.0, ["east", "north", "south"]), (0.25, ["east"])):
+        options = {"num_clients": len(names), "val_fraction": fraction}
+        table = Vectors(str(tmp_path / "table.csv"), target="price", client="shop", **options)
+        table.setup()
+        assert table.client_split.writers.tolist() == names
+
+
 def test_several_targets_and_names_of_classes(tmp_path):
     file = tmp_path / "table.csv"
     file.write_text(CSV)
