@@ -72,7 +72,7 @@ class TrainableModel(Protocol):
     def grad(
         self, batch: Any, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Return gradients of the batch's mean loss.
+        """Return gradients of the batch's mean loss; zeros for a parameter on which it does not depend.
 
         Args:
             batch: from `next_batch`.
@@ -117,7 +117,11 @@ class TrainableModel(Protocol):
         """
 
     def update(self, grads: Sequence[Tensor]) -> None:
-        """Take one step of its own optimizer (gradients are clipped for each client) on the phase's columns."""
+        """Take one step of its own optimizer (gradients are clipped for each client) on the phase's columns.
+
+        A parameter on which the loss does not depend is left alone, as by torch's optimizers, and does not decay
+        either: where `grads` has the zeros that `grad` returned for it, unchanged.
+        """
 
     def assign(self, values: Sequence[Tensor]) -> None:
         """Put parameters in the place of its own, in the phase's columns, without an optimizer."""

@@ -15,6 +15,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.engines.gradients import filled, is_missing
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
 from dfl_lightning.engines.norm_strides import NormRisk
@@ -136,7 +137,7 @@ class LoopModel:
             amount = len(batch.labels) if loss is not None else job.amount(batch)
             job.count(value.detach(), len(batch.labels), amount)
         found = [next(grads) if p.requires_grad else None for p in params]
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+        return [filled(g, p) for g, p in zip(found, params, strict=True)]
 
     def hessian_product(
         self, batch: LoopBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
@@ -195,7 +196,7 @@ class LoopModel:
         config = self._job.work.config
         trained = {place: p for place, p in enumerate(self._parameters) if p.requires_grad}
         for p, g in zip(self._parameters, grads, strict=True):
-            p.grad = g.detach() if p.requires_grad else None
+            p.grad = None if not p.requires_grad or is_missing(g) else g.detach()
         if self._optimizer is None:
             self._optimizer = self._job.work.optimizer.make(
                 cast("list[nn.Parameter]", list(trained.values())), list(trained), self._job.training.hyperparameters

@@ -53,7 +53,7 @@ class Scratch:
     def load(self, row: Tensor) -> list[Tensor]:
         """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
 
-        Integer buffers cannot be views of a float row: they are copied, and copied back by `store`.
+        Integers cannot be views of a float row: they are copied, and those of buffers copied back by `store`.
         """
         parameters, buffers = self._parameters, self._buffers
         for name, (layer, leaf) in self._homes.items():
@@ -61,12 +61,11 @@ class Scratch:
                 setattr(layer, leaf, buffers[name])
         for entry in self.layout.entries:
             view = row[entry.start : entry.stop].view(entry.shape)
-            if not entry.is_buffer:
-                parameters[entry.name].data = view
-            elif entry.dtype.is_floating_point:
-                buffers[entry.name].data = view
+            tensor = (buffers if entry.is_buffer else parameters)[entry.name]
+            if entry.dtype.is_floating_point:
+                tensor.data = view
             else:
-                buffers[entry.name].copy_(view.round())
+                tensor.copy_(view.round())
         return [parameters[e.name] for e in self.layout.entries if not e.is_buffer]
 
     def store(self, row: Tensor) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchmetrics
 from banks import own
-from networks import Times
+from networks import Idle, Times
 from pairs import compare_pairs
 from threads import threads
 from torch import nn
@@ -385,6 +385,39 @@ def test_frozen_parameters_never_move_not_even_by_weight_decay(federation, make_
     f.engine.train(own(0, 1, 2), f.training(lr=0.1))
     assert torch.equal(f.bank.rows("trained")[:, :30], before[:, :30])
     naive.check(f, functools.partial(kind, lr=0.1, **options))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_what_the_loss_does_not_depend_on_stays_as_by_torchs_optimizers(federation, make_network, naive, name, kind):
+    """Also with clipping, and where clients with batches of different lengths go one after the other."""
+    network = nn.Sequential(*make_network(kind), Idle())
+    optimizer, options = OPTIMIZERS[name]
+    f = federation(kind, network=network, optimizer=functools.partial(optimizer, lr=77.0, **options), clip_norm=0.3)
+    f.engine.cohorts = [torch.arange(3)]
+    f.engine.train(own(0, 1, 2), f.training(lr=0.01))
+    naive.check(f, functools.partial(optimizer, lr=0.01, **options), clip_norm=0.3)
+    idle = next(entry for entry in f.layout.entries if entry.shape == (2, 3))
+    assert torch.equal(*(f.bank.rows(rows)[:, idle.start : idle.stop] for rows in ("trained", "models")))
+
+
+def test_zeros_into_which_a_rule_writes_are_a_gradient(federation, make_network, naive):
+    class Drawn(Objective):
+        """Adds to every gradient what pulls parameters to 1."""
+
+        stackable = True
+
+        def step(self, ctx):
+            model = ctx.model()
+            grads = model.grad(ctx.next_batch())
+            for gradient, parameter in zip(grads, model.params, strict=True):
+                gradient += parameter - 1
+            model.update(grads)
+
+    f = federation(network=nn.Sequential(*make_network("mlp"), Idle()), objective=Drawn())
+    f.engine.train(own(0), f.training(epochs=1, lr=0.1))
+    before, after = (f.bank.rows(rows)[0, -8:] for rows in ("models", "trained"))
+    close(after - 1, 0.9**3 * (before - 1))
 
 
 def test_a_frozen_parameter_outside_the_shared_ones_makes_nothing_personal(federation, make_network):

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from dfl_lightning.engines.coupling import FEW, close, samples_interact
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.float32 import float32_arithmetic
+from dfl_lightning.engines.gradients import filled
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.layers import BATCH_NORMS
 from dfl_lightning.engines.stacked.loss import sample_weights
@@ -169,8 +170,7 @@ class _Comparison:
         gradients: dict[str, Tensor] = {}
         if torch.is_grad_enabled():
             found = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
-            filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), found, strict=True))
-            gradients = dict(zip(trained, filled, strict=True))
+            gradients = {name: filled(g, trained[name]) for name, g in zip(trained, found, strict=True)}
         return _Result(outputs.detach(), weights, gradients, dict(_named(network)))
 
     def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False, mask: bool = False) -> str:

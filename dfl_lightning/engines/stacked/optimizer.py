@@ -29,17 +29,18 @@ class PrefixOptimizer:
         self._parameters: list[nn.Parameter] = []
         self._given: list[dict[str, Any]] = []  # states to begin with
 
-    def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
         """Update the first k clients' parameters in place.
 
         Args:
             tensors: parameters, [k, *shape] each; k never grows within a phase.
-            grads: their gradients, [k, *shape] each.
+            grads: their gradients, [k, *shape] each; None: the parameter stays as it is.
         """
         if self._optimizer is None or len(tensors[0]) != len(self._parameters[0]):
             self._narrow(tensors)
         for parameter, grad in zip(self._parameters, grads, strict=True):
-            parameter.grad = memory(grad).contiguous()  # the fused kernels read straight through the memory
+            # contiguous: the fused kernels read straight through the memory
+            parameter.grad = None if grad is None else memory(grad).contiguous()
         assert self._optimizer is not None
         self._optimizer.step()
         for parameter in self._parameters:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
+from dfl_lightning.engines.gradients import filled, is_missing, joined
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
@@ -107,7 +108,7 @@ class StackedModel:
             raise ValueError("extras need a loss: grad(batch, loss, *extras)")
         stretches = self._job.stretches(batch)
         parts = [self._gradients(batch, loss, extras, at, first, stop) for first, stop in stretches]
-        return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
+        return parts[0] if len(parts) == 1 else [joined(several) for several in zip(*parts, strict=True)]
 
     def hessian_product(
         self, batch: StackedBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
@@ -168,7 +169,8 @@ class StackedModel:
             clipped = [g.clamp(-config.clip_value, config.clip_value) for g in clipped]
         if self.optimizer is None:
             self.optimizer = job.fresh_optimizer()
-        self.optimizer.step([p for p, _ in trained], clipped)
+        present = [None if is_missing(g) else c for (_, g), c in zip(trained, clipped, strict=True)]
+        self.optimizer.step([p for p, _ in trained], present)
 
     @torch.no_grad()
     def assign(self, values: Sequence[Tensor]) -> None:
@@ -238,7 +240,7 @@ class StackedModel:
             job.weights[first:stop].add_(amounts)
             job.samples[first:stop].add_(counts)
         found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
-        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        return [filled(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
 
     def _scores(
         self, params: Sequence[Tensor], batch: StackedBatch, first: int, stop: int

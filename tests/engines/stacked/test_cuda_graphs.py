@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from game.networks import weighed
+from networks import Idle
 from tapes import Tape, TapeRecorder
 from torch import nn
 
@@ -93,6 +94,7 @@ WEIGHED = weighed(Classification, lambda labels: labels % 3)()
 CASES = {
     **{name: {"optimizer": optimizer} for name, optimizer in OPTIMIZERS.items()},
     "clipped": {"optimizer": OPTIMIZERS["momentum"], "clip_norm": 0.3, "clip_value": 0.05},
+    "an idle layer": {"optimizer": OPTIMIZERS["adamw"], "network": nn.Sequential(nn.Linear(6, 3), Idle())},
     "two phases": {"optimizer": OPTIMIZERS["momentum"], "shared": ("0.*",)},
     "convolutions": {"kind": "batchnorm", "sizes": (40, 12, 32, 4, 28, 40, 16, 8)},
     "unequal batches meet": {"kind": "batchnorm", "sizes": (42, 11, 35, 6, 38, 39, 14, 8)},
