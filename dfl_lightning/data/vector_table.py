@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import MissingData, UserError, reason
 
 __all__ = ["Kind", "VectorTable", "place_in", "read_csv", "read_table", "refuse_empty_names"]
 
@@ -103,7 +103,8 @@ def read_table(
         categories: columns of a CSV file whose values are names, not numbers.
 
     Raises:
-        UserError: the file cannot be read, has another layout, or values that are no numbers.
+        MissingData: there is no such file.
+        UserError: it cannot be read, has another layout, or values that are no numbers.
     """
     if path.suffix.lower() not in (".csv", ".npz"):
         raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
@@ -115,6 +116,8 @@ def read_table(
         )
     try:
         table = _read_csv(path, target, client, kind, categories) if csv_file else _read_npz(path, client, kind)
+    except FileNotFoundError as error:
+        raise MissingData(f"data Vectors: {path} does not exist; check data.file") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); check data.file") from error
     if len(table.inputs) == 0:

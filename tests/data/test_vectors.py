@@ -10,6 +10,7 @@ from torch import nn
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks
 from dfl_lightning.data import IID, ByWriter, Dirichlet, FlippedLabels, Vectors
 from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.utils.errors import MissingData
 
 
 def test_columns_are_standardised_by_training_rows_alone_and_a_split_file_repeats_it(tmp_path):
@@ -135,7 +136,7 @@ def test_several_targets_and_names_of_classes(tmp_path):
 
 WRONG = {
     "no file": ({"target": "price"}, "target, client, classes, labels and categories describe a file"),
-    "not there": ({"file": "none.csv", "target": "a"}, "cannot be read .*; check data.file"),
+    "not there": ({"file": "none.csv", "target": "a"}, "none.csv does not exist; check data.file"),
     "kind": ({"file": "table.xlsx"}, "is neither a .csv nor an .npz file"),
     "no target": ({"file": "table.csv"}, "data.target names the columns"),
     "unknown column": ({"file": "table.csv", "target": "prize"}, "has 0 columns 'prize' .*shop, age, town, price"),
@@ -183,4 +184,5 @@ def test_a_file_that_cannot_be_used_is_a_sentence(what, tmp_path, monkeypatch):
     words, sentence = WRONG[what]
     with pytest.raises(UserError, match=sentence) as caught:
         Vectors(**words).load()
+    assert isinstance(caught.value, MissingData) == (what == "not there")
     assert "\n" not in str(caught.value)
