@@ -145,6 +145,11 @@ def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
     images, labels = torch.empty(0), torch.empty(0)
     for index in range(length):
         image, label = _item(dataset, index, length, name)
+        if label.is_floating_point() and label.dim() > 1:  # rows of two would be taken for numbers and their scales
+            raise UserError(
+                f"data {name}: the target of item {index} is {_kind(label)}; give one number, or one row of numbers "
+                "(target.flatten())"
+            )
         if not index:
             images, labels = image.new_empty((length, *image.shape)), label.new_empty((length, *label.shape))
         if image.shape != images.shape[1:] or image.dtype != images.dtype:

@@ -266,6 +266,7 @@ REFUSED = [
     (lambda: of((IMAGE, 1), (IMAGE, 0.5)), r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
     (lambda: of((IMAGE, 0.5), (IMAGE, math.nan)), r"the target of item 1 \(counted from 0\) is NaN or infinity"),
     (lambda: of((IMAGE, torch.tensor([[0, 1]]))), "labels of shape"),
+    (lambda: of((IMAGE, torch.rand(2, 3))), r"the target of item 0 is float32 \[2, 3\]; give one number, or one row"),
     (
         lambda: of((IMAGE, 0), (torch.zeros(1, 2, 3), 0)),
         r"item 1 is torch.float32 \(1, 2, 3\), item 0 .*\(1, 2, 2\)",
