@@ -39,7 +39,7 @@ from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.words import nth_round
+from dfl_lightning.utils.words import counted, nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -301,9 +301,9 @@ class DFLModule(LightningModule):
         if new:
             whose = "the server" if split == "global test" else f"client {', '.join(map(str, new))}"
             self.warn_once(
-                f"after {nth_round(self.bank.boundary.round)}: the loss of the model of {whose} is not finite on the "
-                f"{split} data; its {Score.of(self.task).label} is NaN, and so is a mean over clients (said once a "
-                "client: clients.npz has every evaluation)"
+                f"after {counted(self.bank.boundary.round, 'round')}: the loss of the model of {whose} is not finite "
+                f"on the {split} data; its {Score.of(self.task).label} is NaN, and so is a mean over clients (said "
+                "once a client: clients.npz has every evaluation)"
             )
         metrics = {name: values.masked_fill(broken, torch.nan) for name, values in scores.metrics.items()}
         return Evaluation(scores.losses, metrics)

@@ -260,6 +260,12 @@ def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_se
     assert sentences(find_methods(broken)) == [said]
     (line,) = [line for line in lines(find_methods([*broken, *runs])) if line.method.name == "Broken"]
     assert (line.to_best, line.is_best) == (None, False)
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    from dfl_lightning.report.page.sections import figures
+
+    for with_broken in (True, False):
+        (drawn,) = (f for f in figures(find_methods([*broken * with_broken, *runs])) if f.name == "clients")
+        assert drawn.note.endswith(" Clients whose loss is not finite are left out.") == with_broken
 
 
 # --- nothing false ----------------------------------------------------------------------------------------------------

@@ -568,6 +568,15 @@ def test_methods_tested_on_other_images_are_not_compared(page):
     assert "one seed" in re.search(r"FL-FDMS ends at[^<]*", text)[0]
 
 
+def test_few_bytes_are_not_none(tmp_path, make_run):
+    """Small networks send kilobytes, and the column is in megabytes."""
+    runs = [make_run(tmp_path / str(n), [[0.5], [0.5 + n / 10]], received=n) for n in (0.0, 5612.5, 5e6)]
+    named = [f"{n}={run}" for n, run in enumerate(runs)]
+    page = write_report(named, tmp_path / "page.html").read_text(encoding="utf-8")
+    found = re.findall("<td data-is='received'><b>(.*?)</b>", page)
+    assert sorted(found) == ["0.0", "0.0112", "10.0"]
+
+
 def test_one_seed_gives_no_spread_and_no_verdict_on_differences(tmp_path, make_run):
     a = make_run(tmp_path / "a", [[0.9, 0.8]], config={"selection": {"class_path": "A"}})
     b = make_run(tmp_path / "b", [[0.5, 0.4]], config={"selection": {"class_path": "B"}})

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.report.costs import COSTS, SIMULATED
 from dfl_lightning.report.methods import Method, is_finished, seed_of
+from dfl_lightning.report.over_seeds import last_scores
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
@@ -208,7 +211,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"clients{tail}",
         f"Clients from best to worst{where}",
-        f"By rank at the last evaluation{', mean over seeds. ' + band if several else '.'} Shaded: the worst tenth.",
+        f"By rank at the last evaluation{', mean over seeds. ' + band if several else '.'} Shaded: the worst tenth."
+        f"{' Clients whose loss is not finite are left out.' * _lacks_scores(methods)}",
         "half",
         lambda: charts.sorted_clients(methods),
     )
@@ -266,6 +270,11 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
+
+
+def _lacks_scores(methods: Sequence[Method]) -> bool:
+    """Whether a client that is tested has no score in the end."""
+    return any(np.isnan(last_scores(run)).any() for m in for_charts(methods) for run in m.runs)
 
 
 def _lengths_differ(methods: Sequence[Method]) -> bool:

@@ -92,7 +92,7 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside
         ("worst", score_cell(line.worst, score)),
         ("best", best),
         ("local", alone),
-        ("received", spread_cell(line.received, 1e-6, 1)),
+        ("received", spread_cell(line.received, 1e-6, _digits(1e-6 * line.received.mean))),
         ("seconds", spread_cell(line.seconds, 1, 1)),
         ("seeds", str(len(method.runs))),
     )
@@ -150,6 +150,16 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
         return "NaN"
     around = "" if value.sd is None else f" <i>± {value.sd * unit:.{digits}f}</i>"
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
+
+
+def _digits(value: float) -> int:
+    """Digits after the point: one, of a small number as many as show three that count.
+
+    Examples:
+        >>> _digits(21.3), _digits(0.0112), _digits(0.0)
+        (1, 4, 1)
+    """
+    return 2 - math.floor(math.log10(value)) if 0 < value < 1 else 1
 
 
 def _difference(value: Interval | None, score: Score) -> str:
