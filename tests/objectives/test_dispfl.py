@@ -12,7 +12,17 @@ from tester.rounds import Run, toy_data
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from dfl_lightning.callbacks import FDMS, Bernoulli, Gossip, MaskedAverage, Stale, Uniform
+from dfl_lightning.callbacks import (
+    FDMS,
+    Bernoulli,
+    GaussianNoise,
+    Gossip,
+    MaskedAverage,
+    Monitor,
+    NoiseAttack,
+    Stale,
+    Uniform,
+)
 from dfl_lightning.functional import erk_densities, pruned_share, searched_mask
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import DisPFL
@@ -153,6 +163,34 @@ def test_a_message_is_what_the_mask_keeps_and_a_bit_an_entry():
     assert metrics["models_received"] == 2
     assert metrics["bytes_received"] == 2 * message
     assert message < 4 * len(run.module.layout.shared)
+
+
+def test_layers_that_stay_with_their_client_are_no_part_of_a_message():
+    rule = DisPFL(0.25)
+    metrics = start(rule, policies=[Gossip(k="all"), MaskedAverage()], shared=["features.*"]).go(1).rounds[0].metrics
+    weight, bias = rule.kept[:2]  # of the first layer, 6 x 5; the head's are the other two
+    assert metrics["bytes_received"] == 2 * (4 * (weight + bias) + -(-6 * 5 // 8))
+
+
+class Sent(Monitor):
+    """Keeps what the clients of a round have sent."""
+
+    def on_weigh(self, round):
+        self.rows = round.bank.rows("sent").clone()
+
+
+@pytest.mark.parametrize("make", [lambda: GaussianNoise(0.5, 0.3), lambda: NoiseAttack(clients=[1, 3])])
+def test_noise_where_the_senders_mask_holds_nothing_is_left_out(make):
+    sent = Sent()
+    run = start(policies=[Gossip(k="all"), MaskedAverage(), make(), sent]).go(2)
+    sets, trained, n = run.witness.sets, run.rounds[-1].trained, len(SIZES)
+    assert (sent.rows * (1 - sets["mask"])).abs().max() > 0.01
+    for i in range(n):
+        near = (i - 1) % n, (i + 1) % n
+        total = trained[i] + sum(sent.rows[j] * sets["mask"][j] for j in near)
+        count = sum(sets["mask"][j] for j in (i, *near))
+        expected = torch.where(count > 0, total / count.clamp(min=1), 0.0) * run.bank.boundary.rows["mask"][i]
+        torch.testing.assert_close(run.models[i], expected, rtol=0, atol=1e-12)
 
 
 def test_the_training_loss_is_that_of_the_training():

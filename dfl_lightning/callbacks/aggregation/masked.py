@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
+KEPT = "what is sent where masks hold"
+
+
 class MaskedAverage(Uniform):
     """The mean of each entry over those whose masks hold it, where the client's own new mask does (arXiv 2206.00187).
 
@@ -43,9 +46,11 @@ class MaskedAverage(Uniform):
     def on_trained(self, round: Round) -> None:
         """Set what a message takes, unless an Outgoing policy says it."""
         objective, layout, ledger = round.federation.objective, round.bank.layout, round.ledger
-        kept = sum(getattr(objective, "kept", ()))
         entries = [entry for entry in layout.entries if not entry.is_buffer]
-        possible = sum(entry.stop - entry.start for entry in entries if entry.trainable and len(entry.shape) > 1)
+        numbers = getattr(objective, "kept", [entry.stop - entry.start for entry in entries])
+        sent = [(entry, number) for entry, number in zip(entries, numbers, strict=True) if layout.is_shared(entry)]
+        kept = sum(number for _, number in sent)
+        possible = sum(entry.stop - entry.start for entry, _ in sent if entry.trainable and len(entry.shape) > 1)
         buffers = len(layout.shared) - len(layout.shared_parameters)
         size = BYTES * (kept + buffers) + -(-possible // 8)
         clients = torch.arange(round.num_clients)
@@ -62,7 +67,12 @@ class MaskedAverage(Uniform):
         sums = Weights((where.cumsum(0) - 1)[receivers], senders, weights[counted], shape)
         round.bank.scratch("sum of models")
         round.bank.scratch("sum of masks")
-        round.mix([(sums, "trained")], into="sum of models", where=where)
+        terms = [(sums, "trained")]
+        if round.bank.changes_messages:  # noise, or an attack, beyond the mask is no part of a message
+            round.bank.scratch(KEPT)
+            round.combine(torch.mul, ["sent", "mask"], into=KEPT, where=round.clients_only)
+            terms = [(sums.keep(senders == receivers), "trained"), (sums.keep(senders != receivers), KEPT)]
+        round.mix(terms, into="sum of models", where=where)
         round.mix([(sums, "mask")], into="sum of masks", where=where)
         round.ledger.fetch(receivers, senders, mixed=True)
         round.combine(_masked_mean, ["sum of models", "sum of masks", "next_mask"], into="models", where=where)
