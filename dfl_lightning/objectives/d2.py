@@ -46,7 +46,7 @@ class D2(Plain):
         if not symmetric:
             raise UserError(
                 "objective D2 needs mixing weights that are symmetric: --aggregation Metropolis with "
-                "--selection Gossip --selection.k all on an undirected topology"
+                "--selection Gossip --selection.k all on an undirected topology, without a substitution"
             )
         found = symmetric[0].eigenvalues(federation)
         if found is None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from logistic import GRAPH
 
-from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
+from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Stale, Uniform
 from dfl_lightning.objectives import D2, Plain
 from dfl_lightning.utils.errors import UserError
 
@@ -89,6 +89,7 @@ def test_personal_parameters_only_descend():
     [
         ((Gossip(k="all"), Uniform()), GRAPH, "needs mixing weights that are symmetric: --aggregation Metropolis"),
         ((Gossip(k=1), Metropolis()), GRAPH, "needs mixing weights that are symmetric"),
+        ((Gossip(k="all"), Metropolis(), Stale(), Bernoulli(0.3)), GRAPH, "symmetric: .*, without a substitution"),
         (
             (Gossip(k="all"), Metropolis()),
             nx.complete_bipartite_graph(3, 3),

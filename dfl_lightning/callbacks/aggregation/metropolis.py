@@ -22,7 +22,8 @@ class Metropolis(Aggregation):
 
     With every neighbour of an undirected graph (D-SGD) the weights are doubly stochastic in each round, whoever is
     down: the mean of all models moves by training only, and no client counts more for sending to many, as it does
-    under `Uniform`. Where links are not mutual, rows still sum to 1 and columns may not; the banner says so.
+    under `Uniform`. Where links are not mutual, or others stand in for clients that have dropped out, rows still sum to
+    1 and columns may not; the banner says so.
 
     Args:
         steps: how often models are mixed in a round, by the same weights W: those of W to the power of `steps`. Each
@@ -51,7 +52,13 @@ class Metropolis(Aggregation):
                 f"aggregation.steps={self.steps} sends models that have been mixed, which {type(others[0]).__name__} "
                 "neither changes nor replaces; use --aggregation.steps 1"
             )
-        if not self.is_symmetric(federation):
+        substitution = federation.policy(Substitution)
+        if substitution is not None:
+            federation.remark(
+                "Metropolis keeps the mean of all models only where nothing stands in for clients that have dropped "
+                f"out (here {type(substitution).__name__}): --substitution null"
+            )
+        elif not self.is_symmetric(federation):
             remark = (
                 "Metropolis keeps the mean of all models only where links are mutual: "
                 "an undirected topology and --selection.k all"
@@ -59,14 +66,14 @@ class Metropolis(Aggregation):
             federation.remark(remark)
 
     def is_symmetric(self, federation: Federation) -> bool:
-        """Tell whether links are mutual, so that the mixing matrix is symmetric and doubly stochastic in every round.
+        """Tell whether links are mutual and no client is replaced: then W is symmetric in every round.
 
         Args:
             federation: of the run.
         """
         topology = federation.topology
         selects_all = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
-        return selects_all and not topology.directed
+        return selects_all and not topology.directed and federation.policy(Substitution) is None
 
     def second_eigenvalue(self, federation: Federation) -> float | None:
         """Return |lambda_2| of the mixing matrix with all clients active: what a step leaves of differences, at most.

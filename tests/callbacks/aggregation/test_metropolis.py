@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
+from dfl_lightning.callbacks import FDMS, Bernoulli, Gossip, Metropolis, Uniform
 from dfl_lightning.functional import metropolis_weights
 from dfl_lightning.links import Links
 from dfl_lightning.report.banner import banner
@@ -72,6 +72,8 @@ def test_what_is_not_mutual_is_remarked(start):
     assert "undirected topology and --selection.k all" in remark
     arcs = nx.cycle_graph(6, create_using=nx.DiGraph)
     assert remarks(start(Gossip(k="all"), Metropolis(), topology=arcs)) == [remark]
+    (remark,) = remarks(start(Gossip(k="all"), Metropolis(), FDMS(), Bernoulli(0.3), topology="ring"))
+    assert "--substitution null" in remark
 
 
 def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):
