@@ -156,7 +156,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     if former is None:
         bank = _bank(trainer, federation, phases, engine)
     else:
-        bank = _former_bank(trainer, federation, engine, former)
+        bank = _former_bank(trainer, federation, phases, engine, former)
     engine.attach(bank)
     federation.bank, federation.engine = bank, engine
     return RunParts(federation, phases, optimizer, schedule, scheduled, engine, bank)
@@ -345,17 +345,29 @@ def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...]
     return bank
 
 
-def _former_bank(trainer: DFLTrainer, federation: Federation, engine: Engine, former: RunParts) -> Bank:
+def _former_bank(
+    trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine, former: RunParts
+) -> Bank:
     """The bank of the run that this one continues.
 
     Raises:
-        UserError: it was spread over another number of processes.
+        UserError: it has other clients, rows of another kind, or was spread over another number of processes.
     """
-    if not torch.equal(_owners(trainer, federation, engine), former.bank.ranks.owner):
-        raise UserError(
-            "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
-        )
-    return former.bank
+    bank = former.bank
+    rows, dtype = bank.boundary.rows, dtype_of_rows(trainer)
+    wanted = ["models", *sorted(_row_sets(federation, phases))]
+    missing = [name for name in wanted if name not in rows]
+    if federation.num_nodes != former.federation.num_nodes:
+        what = f"{former.federation.num_nodes} nodes, clients and servers, and this run has {federation.num_nodes}"
+    elif missing:
+        what = f"no row set '{missing[0]}', which a policy or the objective of this run keeps"
+    elif rows["models"].dtype != dtype:
+        what = f"models of {str(rows['models'].dtype)[6:]}, and this run computes in {str(dtype)[6:]}"
+    elif not torch.equal(_owners(trainer, federation, engine), bank.ranks.owner):
+        what = "the clients of another number of processes"
+    else:
+        return bank
+    raise UserError(f"the module, which goes on from its former run, has {what}; make a new DFLModule")
 
 
 def _owners(trainer: DFLTrainer, federation: Federation, engine: Engine) -> Tensor:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
@@ -63,6 +64,32 @@ class EarlySignals(_SignalConnector):
 
     def _sigterm_notifier_fn(self, signum: int, _: Any) -> None:
         self.received_sigterm = True
+
+
+class NamedCheckpoints(_CheckpointConnector):
+    """A run goes on from a checkpoint that is named, and then in the folder of that checkpoint's run.
+
+    Lightning would also take, without a word of the user's, what an `OnExceptionCheckpoint` of an earlier run has left.
+    """
+
+    def _parse_ckpt_path(
+        self, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
+    ) -> str | Path | None:
+        if ckpt_path is None:
+            return None
+        if ckpt_path == "best":
+            keeping = (c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+            best = [callback.best_model_path for callback in keeping if callback.best_model_path]
+            if len(best) != 1:
+                raise UserError(
+                    f"ckpt_path=best: {len(best) or 'no'} ModelCheckpoint{'s' * (len(best) > 1)} of the trainer kept a "
+                    "best model; give a run folder or a checkpoint"
+                )
+            ckpt_path = best[0]
+        found = super()._parse_ckpt_path(state_fn, ckpt_path, model_provided, model_connected)
+        if state_fn == TrainerFn.FITTING:
+            cast("RunTrainer", self.trainer).resumed_from = found
+        return found
 
 
 class LoggedNumber(_ResultMetric):
@@ -128,6 +155,7 @@ class RoundLoop(_FitLoop):
     def __init__(self, trainer: Any, min_epochs: int | None = None, max_epochs: int | None = None) -> None:
         super().__init__(trainer, min_epochs, max_epochs)
         trainer._signal_connector = EarlySignals(trainer)
+        trainer._checkpoint_connector = NamedCheckpoints(trainer)
 
     @property
     def _protocol(self) -> RoundProtocol:

@@ -103,8 +103,15 @@ class DFLModule(LightningModule):
             ("finetune_epochs", finetune_epochs, 0),
             ("local_steps", local_steps, 1),
         ):
-            if value is not None and value != "full" and value < least:
+            if value is None or value == "full":
+                continue
+            if not hasattr(value, "__index__"):  # numpy has whole numbers, too
+                raise UserError(f"model.{name}={value}; it must be a whole number")
+            if value < least:
                 raise UserError(f"model.{name}={value}; it must be {least} or more")
+        if not isinstance(network, nn.Module):
+            remedy = f"make an object of it, {network.__name__}(…)" if isinstance(network, type) else "give an object"
+            raise UserError(f"model.network is {network!r}, and no torch.nn.Module; {remedy}")
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
@@ -223,6 +230,8 @@ class DFLModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Set up data, topology, network, engine and rows; refuse what does not fit together before training."""
+        if not hasattr(self.trainer, "settle_policies"):
+            raise UserError(f"a DFLModule is trained by a DFLTrainer, not by a {type(self.trainer).__name__}")
         self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
         self._schedule = self.parts.schedule
         if stage != "fit":  # what policies know after a fit of this process is still known

@@ -15,6 +15,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
     DeviceStatsMonitor,
     EarlyStopping,
@@ -22,8 +23,11 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     LearningRateMonitor,
     ModelCheckpoint,
+    ModelPruning,
     ProgressBar,
+    SpikeDetection,
     StochasticWeightAveraging,
+    WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
@@ -32,6 +36,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from dfl_lightning import callbacks as families
 from dfl_lightning.bank.card import gpu_failures, one_sentence
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
+from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.distributed.connection import connected
 from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
@@ -47,7 +52,6 @@ from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
-    from dfl_lightning.data import ClientData
     from dfl_lightning.round.hosts import RunModule
 
 NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -65,7 +69,11 @@ NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Trainer options that have no meaning for rounds: the values that mean "not set", and what to do instead."""
 
-UNSUITABLE = (BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, GradientAccumulationScheduler)
+UNSUITABLE = (
+    *(BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler),
+    *(ModelPruning, BaseFinetuning, SpikeDetection),
+)
+"""Callbacks of Lightning's that would change nothing, fail, or put other models than the clients' into checkpoints."""
 
 P = TypeVar("P", bound=families.Policy)
 
@@ -151,6 +159,8 @@ class DFLTrainer(Trainer):
         if max_rounds is not None and max_epochs is not None:
             raise UserError("set trainer.max_rounds or trainer.max_epochs, which mean the same, not both")
         rounds = next((n for n in (max_rounds, max_epochs) if n is not None), 100)
+        if not hasattr(rounds, "__index__"):  # numpy has whole numbers, too
+            raise UserError(f"trainer.max_rounds={rounds}; it is a whole number")
         for option, (allowed, instead) in NO_MEANING.items():
             if option in kwargs and kwargs[option] not in allowed:
                 raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
@@ -198,7 +208,7 @@ class DFLTrainer(Trainer):
                 num_nodes=num_nodes,
                 strategy=strategy_for(strategy, devices, num_nodes, process_timeout),
                 callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
-                logger=False if logger is True else logger,  # see `make_logger`
+                logger=False if logger is True and not quick else logger,  # see `make_logger`
                 fast_dev_run=1 if quick else False,
                 enable_checkpointing=kept,
                 enable_progress_bar=enable_progress_bar,
@@ -223,9 +233,15 @@ class DFLTrainer(Trainer):
     def _complete(self, callbacks: list[Callback], progress: bool, folder: bool, checkpoints: bool) -> list[Callback]:
         """The user's callbacks, and what every run has: progress, the run folder, its checkpoints."""
         for callback in callbacks:
+            if not isinstance(callback, Callback):
+                is_class = isinstance(callback, type)
+                name = callback.__name__ if is_class else type(callback).__name__
+                what = f"a class; make an object of it, {name}(…)" if is_class else "no callback"
+                raise UserError(f"callbacks of the trainer: {name} is {what}")
             if isinstance(callback, UNSUITABLE):
                 raise UserError(
-                    f"trainer.callbacks {type(callback).__name__} changes Lightning's steps, which rounds do not have"
+                    f"trainer.callbacks {type(callback).__name__} works on Lightning's steps and the module's "
+                    "parameters, which rounds do not have; leave it out"
                 )
             monitor = getattr(callback, "monitor", None)
             if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(
@@ -392,8 +408,8 @@ class DFLTrainer(Trainer):
             ckpt_path: go on from this checkpoint, or from a run folder's last one, in that run folder.
             fork: with `ckpt_path`: start a new run folder from it, leaving the old one alone.
         """
-        if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
-            raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
+        if train_dataloaders is not None or val_dataloaders is not None or not isinstance(datamodule, FederatedData):
+            raise _no_data("fit")
         if fork and ckpt_path is None:
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
         ckpt_path = _checkpoint(ckpt_path)
@@ -420,12 +436,14 @@ class DFLTrainer(Trainer):
         """Evaluate a checkpoint's models, or the module's present ones.
 
         Args:
-            model: a `DFLModule`.
+            model: a `DFLModule`; default that of the last fit.
             dataloaders: not used; data come from the datamodule.
-            ckpt_path: a checkpoint, or a run folder with one.
+            ckpt_path: a checkpoint, or a run folder with one; default the module's present models.
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
+        if dataloaders is not None or not isinstance(datamodule, FederatedData):
+            raise _no_data("validate")
         with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
             return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
@@ -438,6 +456,8 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
+        if dataloaders is not None or not isinstance(datamodule, FederatedData):
+            raise _no_data("test")
         with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
@@ -480,6 +500,10 @@ class DFLTrainer(Trainer):
         datamodule.setup("fit")
         with one_sentence(), gpu_failures(), self._arithmetic:
             module.setup("fit")
+
+
+def _no_data(method: str) -> UserError:
+    return UserError(f"DFLTrainer.{method} takes clients' data as datamodule=..., one of dfl_lightning.data")
 
 
 def _checkpoint(path: str | Path | None) -> str | Path | None:

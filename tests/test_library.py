@@ -188,3 +188,17 @@ def test_a_fit_leaves_the_users_warnings_and_log_levels_alone():
         trainer_of(policies=[cb.Gossip(k=2), cb.Uniform(), Warns()]).fit(module_of(), datamodule=digits())
     assert warnings.filters == filters
     assert logger.level == level
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"network": models.MLP}, r"model.network is <class .*>, and no torch.nn.Module; make an object of it, MLP\("),
+        ({"network": "MLP"}, "model.network is 'MLP', and no torch.nn.Module; give an object"),
+        ({"local_epochs": 1.5}, "model.local_epochs=1.5; it must be a whole number"),
+        ({"batch_size": "all"}, "model.batch_size=all; it must be a whole number"),
+    ],
+)
+def test_arguments_of_a_module_are_refused_when_it_is_made(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
+        DFLModule(**{"network": models.MLP(hidden=[8]), **arguments})

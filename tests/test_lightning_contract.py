@@ -23,15 +23,16 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 import dfl_lightning
 from dfl_lightning import DFLTrainer
 from dfl_lightning.distributed.launcher import Launcher
-from dfl_lightning.loop import EarlySignals, LocalWork, LoggedNumber, LoggedNumbers, RoundLoop
+from dfl_lightning.loop import EarlySignals, LocalWork, LoggedNumber, LoggedNumbers, NamedCheckpoints, RoundLoop
 
-KNOWN = {"2.6": "1d0b0c6ae57b8c5f"}
+KNOWN = {"2.6": "dde1210d482d7ee0"}
 """Digest of `RELIED_ON` by Lightning series."""
 
 OVERRIDDEN = {
@@ -48,6 +49,7 @@ OVERRIDDEN = {
     LoggedNumber: ["to"],
     LoggedNumbers: ["__setitem__"],
     EarlySignals: ["register_signal_handlers", "_sigterm_notifier_fn"],
+    NamedCheckpoints: ["_parse_ckpt_path"],
     Launcher: ["launch", "_call_children_scripts"],
 }
 """What ours replace of Lightning's."""
@@ -109,6 +111,10 @@ RELIED_ON = {
         "_configure_launcher": "self",
     },
     Strategy: {"setup": "self, trainer", "save_checkpoint": "self, checkpoint, filepath, storage_options"},
+    _CheckpointConnector: {
+        "__init__": "self, trainer",
+        "_parse_ckpt_path": "self, state_fn, ckpt_path, model_provided, model_connected",
+    },
     _SignalConnector: {"register_signal_handlers": "self", "_sigterm_notifier_fn": "self, signum, _"},
     _SubprocessScriptLauncher: {
         "launch": "self, function, args, trainer, kwargs",

@@ -9,15 +9,21 @@ import warnings
 
 import pytest
 import torch
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     BatchSizeFinder,
     EarlyStopping,
+    EMAWeightAveraging,
     GradientAccumulationScheduler,
     LearningRateFinder,
     LearningRateMonitor,
     ModelCheckpoint,
+    ModelPruning,
     OnExceptionCheckpoint,
+    SpikeDetection,
     StochasticWeightAveraging,
+    WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -27,6 +33,7 @@ from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
 from dfl_lightning.loop import RunStopped
+from dfl_lightning.objectives import Ditto
 from dfl_lightning.utils.errors import UserError
 
 
@@ -235,22 +242,40 @@ class Fail(Monitor):
 def test_on_exception_checkpoint_is_a_boundary(small_run, tmp_path):
     whole = small_run(4).fit()
     run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept"), Fail()])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Lightning says that it will look for the file, and that there is none
-        with pytest.raises(RuntimeError, match="boom"):
-            run.fit()
+    with pytest.raises(RuntimeError, match="boom"):
+        run.fit()
     file = tmp_path / "kept" / "on_exception.ckpt"
     assert progress(file) == [2, 1]
     resumed = small_run(4).fit(file)
     assert torch.equal(resumed.rows, whole.rows)
 
 
+def test_a_new_run_leaves_an_on_exception_checkpoint_alone(small_run, tmp_path):
+    """Lightning would go on from it, without being asked, in a folder that lacks the rounds before."""
+    with pytest.raises(RuntimeError, match="boom"):
+        small_run(4, [OnExceptionCheckpoint(tmp_path / "kept"), Fail()]).fit()
+    new = small_run(3, [OnExceptionCheckpoint(tmp_path / "kept")]).fit()
+    assert new.trainer.run.metrics["round"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("word", ["best", "last"])
+def test_best_and_last_go_on_in_the_folder_of_their_checkpoint(small_run, word):
+    with pytest.raises(UserError, match="ckpt_path=best: no ModelCheckpoint of the trainer kept a best model"):
+        small_run(2).fit("best")
+    run = small_run(2, [ModelCheckpoint(monitor="train_loss", save_last=True)]).fit()
+    folder = run.folder
+    run.trainer.fit_loop.max_epochs = 3
+    run.trainer.fit(small_run(3).module, datamodule=run.data, ckpt_path=word)
+    assert run.folder == folder
+    assert run.trainer.run.metrics["round"].tolist() == [0, 1, 2]
+    (means,) = run.trainer.test(small_run(2).module, datamodule=run.data, ckpt_path=word, verbose=False)
+    assert means["test_acc"] == pytest.approx(run.trainer.run.metrics["test_acc"][-1])  # the loss has fallen
+
+
 def test_on_exception_checkpoint_does_not_hide_a_refusal(small_run, tmp_path):
     run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept")], policies=[families.Gossip()], defaults=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(UserError, match="no aggregation"):
-            run.fit()
+    with pytest.raises(UserError, match="no aggregation"):
+        run.fit()
 
 
 # --- loggers
@@ -512,13 +537,24 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
         ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "x"}, "gradient_clip_algorithm=x; it is norm or value"),
         ({"strategy": DDPStrategy(), "devices": 2}, "strategy=DDPStrategy would synchronise clients; use clients"),
         ({"strategy": "dpp"}, "strategy=dpp: there is no such strategy; did you mean 'ddp'?"),
-        ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging changes Lightning's steps"),
+        ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging works on Lightning's steps"),
         (
             {"callbacks": [GradientAccumulationScheduler({0: 2})]},
-            "GradientAccumulationScheduler changes Lightning's steps",
+            "GradientAccumulationScheduler works on Lightning's steps",
         ),
-        ({"callbacks": [LearningRateFinder()]}, "LearningRateFinder changes Lightning's steps"),
-        ({"callbacks": BatchSizeFinder()}, "BatchSizeFinder changes Lightning's steps"),
+        ({"callbacks": [LearningRateFinder()]}, "LearningRateFinder works on Lightning's steps"),
+        ({"callbacks": BatchSizeFinder()}, "BatchSizeFinder works on Lightning's steps"),
+        ({"callbacks": [WeightAveraging()]}, "WeightAveraging works on Lightning's steps"),
+        ({"callbacks": [EMAWeightAveraging()]}, "EMAWeightAveraging works on Lightning's steps"),
+        ({"callbacks": [ModelPruning("l1_unstructured")]}, "ModelPruning works on Lightning's steps"),
+        ({"callbacks": [BackboneFinetuning()]}, "BackboneFinetuning works on Lightning's steps"),
+        ({"callbacks": [SpikeDetection()]}, "SpikeDetection works on Lightning's steps"),
+        (
+            {"callbacks": [families.Gossip]},
+            r"callbacks of the trainer: Gossip is a class; make an object of it, Gossip\(",
+        ),
+        ({"callbacks": [Ditto()]}, "callbacks of the trainer: Ditto is no callback"),
+        ({"max_rounds": 2.0}, "max_rounds=2.0; it is a whole number"),
         (
             {"callbacks": [ModelCheckpoint(monitor="test_loss")]},
             r"ModelCheckpoint\(monitor=test_loss\) would choose by test",
@@ -539,6 +575,40 @@ def test_data_come_from_a_datamodule(small_run):
     for more in ({}, {"datamodule": run.data}):
         with pytest.raises(UserError, match="takes clients' data as datamodule"):
             run.trainer.fit(run.module, [0], **more)
+    for evaluate, name in ((run.trainer.test, "test"), (run.trainer.validate, "validate")):
+        for wrong in (None, LightningDataModule()):
+            with pytest.raises(UserError, match=f"DFLTrainer.{name} takes clients' data as datamodule"):
+                evaluate(run.module, datamodule=wrong)
+
+
+def test_an_evaluation_is_of_the_models_of_the_last_fit(small_run):
+    run = small_run(1).fit()
+    (means,) = run.trainer.test(datamodule=run.data, verbose=False)
+    assert means["test_acc"] == pytest.approx(run.trainer.run.metrics["test_acc"][-1])
+
+
+def test_a_module_is_of_no_other_trainer(small_run):
+    run = small_run(1)
+    other = Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    with pytest.raises(UserError, match="a DFLModule is trained by a DFLTrainer, not by a Trainer"):
+        other.fit(run.module, datamodule=run.data)
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        ({"data": {"num_clients": 5}}, "has 6 nodes, clients and servers, and this run has 5"),
+        ({"policies": [families.PANM(k=2), families.Uniform()]}, "has no row set 'initial', which a policy"),
+        ({"precision": "64-true"}, "has models of float32, and this run computes in float64"),
+    ],
+)
+def test_a_module_goes_on_with_the_rows_that_it_has_or_not_at_all(small_run, second, sentence):
+    first = small_run(1, policies=[families.Gossip(k=2), families.Uniform()]).fit()
+    then = small_run(2, **{"policies": [families.Gossip(k=2), families.Uniform()], **second})
+    with pytest.raises(UserError, match=f"{sentence}.*; make a new DFLModule"):
+        then.trainer.fit(first.module, datamodule=then.data)
 
 
 def test_the_callers_list_of_callbacks_stays_as_it_was():
