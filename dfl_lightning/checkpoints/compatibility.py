@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 from dfl_lightning.callbacks import Policy
@@ -50,7 +52,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         UserError: not a checkpoint of this library, or another network, number of clients, topology, seed, data or
             configuration; `--fork` allows some of these to differ, and the sentence says which.
     """
-    where = trainer.resumed_from or "the checkpoint"
+    where = trainer.resumed_from or trainer.ckpt_path or "the checkpoint"
     if not saved or saved.get("format") != FORMAT:
         raise UserError(f"{where}: not a checkpoint of dfl_lightning")
     here = fingerprint(trainer, module)
@@ -65,7 +67,22 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
             may_fork = key in ("seed", "data", "policies", "config", "topology")
             hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
+    if trainer.state.fn != "fit":
+        _warn_of_other_data(where, saved, here)
     return saved
+
+
+def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """Say of an evaluation that clients have other samples than in the run: its scores may be of training data."""
+    for key in ("seed", "data"):
+        if saved.get(key) != here[key]:
+            warnings.warn(
+                f"{where}: {key} is {saved.get(key)} in the checkpoint and {here[key]} in this evaluation, so clients "
+                "may be tested on samples that they, or others, were trained on; leave it as in the run",
+                UserWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def check_rounds(trainer: RunTrainer, rounds: int) -> None:

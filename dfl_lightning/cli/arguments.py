@@ -297,6 +297,9 @@ class Settings:
         if not isinstance(new, dict):
             raise UserError(f"{self._file}{section} takes options such as {next(iter(options))}, not {_shown(new)}")
         merged = dict(old or {})
+        for name, same in (("max_rounds", "max_epochs"), ("max_epochs", "max_rounds")):  # the later one counts
+            if value_of(new.get(name)) is not None and new.get(same) is None:
+                merged.pop(same, None)
         for name, value in new.items():
             if name not in options and not self._file:
                 raise no_such_option(f"{section}.{name}")

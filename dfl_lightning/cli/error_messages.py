@@ -73,6 +73,15 @@ _LIGHTNINGS = (
         r"trainer.callbacks \1 needs a logger; add one, for example --trainer.logger true",
     ),
     (
+        r"Cannot use `(\w+)` callback with `Trainer\(logger=False\)`",
+        r"trainer.callbacks \1 needs a logger that is named, for example --trainer.logger CSVLogger "
+        r"--trainer.logger.save_dir logs",
+    ),
+    (
+        r"`(\w+)` cannot log CPU stats as `(\w+)` is not installed",
+        r"trainer.callbacks \1 needs a package that is not installed; run: pip install \2",
+    ),
+    (
         _CONNECTION,
         UNREACHABLE,
     ),

@@ -12,8 +12,9 @@ from typing import Any
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, check_history, in_words
 from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_checkpoint, rounds_in, run_of
+from dfl_lightning.checkpoints.names import PREVIOUS
 from dfl_lightning.cli.arguments import Argument
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.errors import DamagedCheckpoint, UserError
 from dfl_lightning.utils.shipped_files import shipped
 
 CONFIG = "config.yaml"
@@ -69,11 +70,19 @@ def config_of_run(arguments: list[Argument]) -> list[Argument]:
         UserError: no such run; or one without a config, where the arguments do not name data either.
     """
     options = {each.option: each.value for each in arguments}
+    if options.get("ckpt_path") == "":  # a variable of the shell that is not set
+        raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
     named = options.get("ckpt_path") or "null"
     if "config" in options or named == "null":
         return []
     checkpoint = checkpoint_of(named)
     if not is_checkpoint(checkpoint):
+        own = Path(named) / CONFIG
+        if own.is_file() and not is_checkpoint(checkpoint.with_name(PREVIOUS)):
+            raise DamagedCheckpoint(
+                f"{named}: the run has no checkpoint; it was killed before its first one (trainer.checkpoint_every), "
+                f"or keeps none; dfl-fit --config {shlex.quote(str(own))} begins it again"
+            )
         read_checkpoint(checkpoint)
     run = run_of(checkpoint)
     if run is None:

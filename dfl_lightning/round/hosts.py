@@ -75,6 +75,7 @@ class RunTrainer(Protocol):
     replaced_monitors: list[str]
     fork: bool
     resumed_from: str | Path | None
+    ckpt_path: Any
     run_name: str
     runs_root: str
     checkpoint_every: int

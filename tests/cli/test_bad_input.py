@@ -252,7 +252,6 @@ REFUSED = {
     "--trainer.accelerator cpu --trainer.cuda_graphs true": "trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on cpu; leave it out",
     "--trainer.max_rounds x": "trainer.max_rounds=x: expected a whole number",
     "--trainer.max_rounds -3": "trainer.max_rounds=-3; it is a number of rounds, 0 or more (-1: without end)",
-    "--trainer.max_epochs 2": "set trainer.max_rounds or trainer.max_epochs, which mean the same, not both",
     "--trainer.checkpoint_every 0": "trainer.checkpoint_every=0; it is a number of rounds, 1 or more",
     "--trainer.gradient_clip_val -1": "trainer.gradient_clip_val=-1.0; it must be above 0",
     "--trainer.max_time soon": "soon is no duration; trainer.max_time, and the duration of a Timer, are DD:HH:MM:SS",
@@ -304,6 +303,8 @@ REFUSED = {
     "--selection+=Gossip": "--selection+ takes one thing and adds to no list; write --selection",
     "--foo.help": "there is no page --foo.help (pages: dropout, outgoing, selection,",
     "--ckpt_path=": "--ckpt_path needs a value, a run folder or a checkpoint",
+    "--trainer.callbacks+=DeviceStatsMonitor --trainer.logger true": "trainer.callbacks DeviceStatsMonitor needs a "
+    "logger that is named, for example --trainer.logger CSVLogger --trainer.logger.save_dir logs",
     "--config latin.yaml": "latin.yaml: not readable YAML (it is not UTF-8 text; save it as UTF-8)",
     "--config nothing.yaml": "topology=None: a path, a name, a mapping or a networkx graph is needed; leave it out for complete",
     "--topology=": "'': no such file, and none of that name among the shipped topologies",

@@ -1,8 +1,10 @@
 """Commands on runs: a run folder is named where a checkpoint is taken, and its own config is read."""
 
 import json
+import re
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -84,6 +86,32 @@ def test_a_run_goes_on_by_its_name_alone(dfl, here, run, name):
     (whole,) = (folder for folder in here.glob("runs/*/*") if folder != here / run)
     np.testing.assert_equal(rounds(run), rounds(whole))
     assert rows(run).equal(rows(whole))
+
+
+def test_the_number_of_rounds_that_is_given_last_counts_by_either_name(dfl, here, run):
+    for name, many in (("max_epochs", 3), ("max_rounds", 4), ("max_epochs", 5)):
+        assert dfl("fit", "--ckpt_path", run, f"--trainer.{name}", many)[::2] == (0, "")
+        assert len(rounds(run)["round"]) == many
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_begun_again(dfl, here, run):
+    shutil.rmtree(here / run / "checkpoints")
+    for command in (["fit", "--ckpt_path", run], ["test", run]):
+        code, _, said = dfl(*command)
+        assert code == 2
+        assert f"{run}: the run has no checkpoint; it was killed before its first one" in said
+        assert f"dfl-fit --config {run}/config.yaml begins it again" in said
+
+
+@pytest.mark.parametrize(("words", "what"), [(["--seed_everything", 1], "seed"), (["--data.val_fraction", 0], "data")])
+def test_an_evaluation_on_other_samples_is_warned_of(dfl, run, words, what):
+    """Of which a client may have seen some in its training."""
+    assert dfl("test", run)[0] == 0  # without a warning, which would be an error here
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, said = dfl("test", run, *words)
+    assert code == 0
+    assert re.search(f"warning: .*last.ckpt: {what} is .* so clients may be tested on samples", said)
 
 
 def test_a_fork_that_changes_nothing_ends_like_the_run_would_have(dfl, here, run):
@@ -174,6 +202,8 @@ def test_options_override_the_runs_own(dfl, run):
         ("validate", ["--config", "small.yaml"], "no run is named; give its folder: dfl-validate RUN"),
         ("test", ["RUN", "RUN"], "'RUN' and 'RUN': a command evaluates one run; options begin with --"),
         ("test", ["RUN", "--ckpt_path", "RUN"], "'RUN' and --ckpt_path both name a run; give one of them"),
+        ("test", [""], "--ckpt_path needs a value, a run folder or a checkpoint"),
+        ("fit", ["--ckpt_path", ""], "--ckpt_path needs a value, a run folder or a checkpoint"),
         ("test", ["nowhere"], "nowhere: no such checkpoint"),
         ("test", ["nowhere", "--config", "small.yaml"], "nowhere: no such checkpoint"),
         ("test", ["runs", "--config", "small.yaml"], "runs: no checkpoint; give a run folder or a checkpoint"),
