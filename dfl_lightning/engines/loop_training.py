@@ -48,7 +48,7 @@ class LoopBatch(Attached):
     def weights(self) -> Tensor:
         """Of samples in the client's mean, 1 / B each, [B]."""
         count = len(self.labels)
-        return torch.full((count,), 1 / count, device=self.labels.device)
+        return torch.full((count,), 1 / count, dtype=self.inputs.dtype, device=self.labels.device)
 
     def attach(self, **tensors: Tensor) -> Self:
         """The same batch with further numbers for each sample."""
@@ -125,7 +125,7 @@ class LoopModel:
         wanted = [p for p in params if p.requires_grad]
         with job.work.norms.guard(len(batch.labels)):  # the backward pass too: a checkpoint computes layers again
             with config.arithmetic(batch.inputs.device):
-                scores = self._forward(batch, None if at is None else params)
+                scores = self._forward(batch, None if at is None else params).to(config.dtype)
                 if loss is None:
                     value = config.loss(scores, batch.labels)
                 else:

@@ -51,7 +51,7 @@ class APFL(Objective):
 
     def step(self, ctx: JobContext) -> None:
         """Take one batch for both models, and for alpha where it moves."""
-        batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha").clone()
+        batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha")
         mixture = [own + rest for own, rest in zip(times(alpha, v.params), times(1 - alpha, w.params), strict=True)]
         of_mixture, of_w = v.grad(batch, at=mixture), w.grad(batch)
         if self.adapt != "never":

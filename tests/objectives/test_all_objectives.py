@@ -269,3 +269,26 @@ def test_a_rule_that_writes_into_what_it_reads_does_the_same_in_both_engines():
         for engine in (LoopEngine, StackedEngine)
     )
     torch.testing.assert_close(one["models"], other["models"], rtol=ROUNDING, atol=ROUNDING)
+
+
+class Counting(Objective):
+    """Counts samples by their weights; a number that has been read stays what it was."""
+
+    stackable = True
+    numbers = {"steps": 0.0, "shares": 0.0}
+
+    def step(self, ctx):
+        batch, model, before = ctx.next_batch(), ctx.model(), ctx.number("steps")
+        ctx.set_number("steps", ctx.number("steps") + 1)
+        ctx.set_number("shares", ctx.number("shares") + (batch.weights * (1 + 2 * before)[..., None]).sum(-1))
+        model.update(model.grad(batch))
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
+def test_numbers_and_weights_of_samples_are_in_the_runs_precision_and_stay_what_they_were(engine):
+    rows, _ = trained(
+        make_federation(objective=Counting(), engine=engine, sizes=SIZES, batch_size=3), range(len(SIZES))
+    )
+    steps = 2 * torch.tensor([-(-size // 3) for size in SIZES], dtype=torch.float64)
+    assert torch.equal(rows["steps"], steps)
+    torch.testing.assert_close(rows["shares"], steps.square(), rtol=1e-14, atol=0)  # 1 + 3 + 5 + …

@@ -96,6 +96,9 @@ class StackedEngine(Engine):
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
         note = network_trial.try_out(stacked, example, partial(_mask_key, config.seed), trial.couples_training)
+        if config.reduced is not None:
+            arithmetic = config.arithmetic(data.images.device)
+            network_trial.try_reduced(stacked, example, partial(_mask_key, config.seed), arithmetic)
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
         self._context = StackedContext(config, layout, data, stacked, StackedLoss(config.loss), fused)

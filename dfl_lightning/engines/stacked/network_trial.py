@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,30 @@ def try_masks(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Te
     except CannotStack:  # nothing is lost: as on a CPU, neighbours with equally many samples go together
         return
     stacked.masks_padding = alike and not _meet_without_norms(stacked.network, inputs, draws)
+
+
+@torch.enable_grad()
+def try_reduced(
+    stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor], reduced: AbstractContextManager[Any]
+) -> None:
+    """Let two clients pass through the network together in the reduced precision of the run.
+
+    Within `torch.vmap`, which does layers without a rule, autocast takes notice of some operations only; others are
+    given operands of two types then, and fail.
+
+    Args:
+        stacked: the network, after `try_out`.
+        inputs: some of the data's inputs, [B, ...], in the run's precision.
+        draws: as for `try_out`.
+        reduced: the context of forward passes.
+
+    Raises:
+        CannotStack: an operation fails; names the layer where it can.
+    """
+    comparison, sizes = _Comparison(stacked, inputs, draws), [len(inputs)] * 2
+    for training in (True, False):
+        with reduced:
+            comparison.together(training, comparison._plain(training, sizes)[1])
 
 
 @dataclass(frozen=True)
@@ -180,6 +205,24 @@ class _Comparison:
         """
         training, results = plain
         sizes = [len(result.outputs) for result in results]
+        tensors, outputs, found = self.together(training, results, common, mask)
+        alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
+        for i, result in enumerate(results):
+            alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
+            for name, gradient in found.items():
+                expected = result.gradients[name]
+                mine = torch.zeros_like(expected) if gradient is None else gradient[i]
+                alike["gradients"] &= self._close(mine, expected)
+            for name, value in result.state.items():
+                kind = "parameters" if isinstance(value, nn.Parameter) else "buffers"
+                alike[kind] &= self._close(tensors[name][i].detach().to(value.dtype), value.detach())
+        return next((what for what, fine in alike.items() if not fine), "")
+
+    def together(
+        self, training: bool, results: Sequence[_Result], common: bool = False, mask: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor | None]]:
+        """Parameters and buffers after a stacked pass, its outputs and gradients; see `_difference`."""
+        sizes = [len(result.outputs) for result in results]
         tensors = {
             name: torch.stack([dict(_named(twin))[name].detach() for twin in self._twins])
             for name, _ in _named(self._twins[0])
@@ -197,17 +240,7 @@ class _Comparison:
             found: Sequence[Tensor | None] = ()
             if torch.is_grad_enabled():
                 found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
-        alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
-        for i, result in enumerate(results):
-            alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
-            for name, gradient in zip(wanted, found, strict=False):
-                expected = result.gradients[name]
-                mine = torch.zeros_like(expected) if gradient is None else gradient[i]
-                alike["gradients"] &= self._close(mine, expected)
-            for name, value in result.state.items():
-                kind = "parameters" if isinstance(value, nn.Parameter) else "buffers"
-                alike[kind] &= self._close(tensors[name][i].detach().to(value.dtype), value.detach())
-        return next((what for what, fine in alike.items() if not fine), "")
+        return tensors, outputs, dict(zip(wanted, found, strict=False))
 
     def _close(self, found: Tensor, expected: Tensor) -> bool:
         return close(found, expected, self._tolerance)

@@ -224,6 +224,7 @@ class StackedModel:
         part = (slice(first, stop), slice(max(sizes)))
         with context.config.arithmetic(batch.inputs.device):
             scores, features = self._scores(leaves, batch, first, stop)
+            scores = scores.to(context.config.dtype)  # torch.vmap would let losses compute in what layers have reduced
             if loss is None:
                 losses = context.loss(scores, batch.labels[part], sizes, batch.weights[part])
             else:
@@ -350,7 +351,7 @@ class StackedJob:
     def number(self, name: str) -> Tensor:
         """The clients' numbers, [k]; see `JobContext.number`."""
         self._check_number(name)
-        return self._numbers[name][: self.clients]
+        return self._numbers[name][: self.clients].clone()  # `set_number` writes into the memory of recorded steps
 
     def set_number(self, name: str, value: Tensor) -> None:
         """Replace the clients' numbers; see `JobContext.set_number`.

@@ -10,7 +10,7 @@ from torch import nn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
-from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.passes import Pass
 
@@ -102,6 +102,29 @@ def test_scores_in_bfloat16_have_losses_in_float32(federation, bias):
     for ours, its in zip(found[StackedEngine], found[LoopEngine], strict=True):
         assert ours.dtype == its.dtype
         torch.testing.assert_close(ours, its, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("engine", [StackedEngine, LoopEngine])
+def test_a_loss_of_ones_own_is_given_scores_in_float32(federation, engine):
+    """Within torch.vmap a cross-entropy of bfloat16 would be one of three digits."""
+    seen = []
+
+    def smoothed(scores, labels):
+        seen.append(scores.dtype)
+        return nn.functional.cross_entropy(scores, labels, label_smoothing=0.1)
+
+    f = federation(engine=engine, dtype=torch.float32, reduced=torch.bfloat16, loss=smoothed)
+    seen.clear()
+    f.engine.train(References.rows("models", torch.arange(f.m)), f.training())
+    assert set(seen) == {torch.float32}
+
+
+def test_what_vmap_cannot_do_in_bfloat16_is_left_to_the_loop_engine(federation):
+    network = nn.Sequential(nn.Linear(6, 5), nn.PReLU(), nn.Linear(5, 3))
+    federation = functools.partial(federation, engine=StackedEngine, network=network, dtype=torch.float32)
+    federation()
+    with pytest.raises(CannotStack, match=r"layer '1' \(PReLU\) fails for several clients at once"):
+        federation(reduced=torch.bfloat16)
 
 
 @pytest.fixture
