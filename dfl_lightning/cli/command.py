@@ -45,7 +45,14 @@ from dfl_lightning.cli.help import page_without_torch
 from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.options import options_page
 from dfl_lightning.cli.registry import FAMILIES, GROUPS, MANY
-from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
+from dfl_lightning.cli.runs import (
+    command_to_go_on,
+    config_of_run,
+    no_run,
+    remarks_on_history,
+    remarks_on_place,
+    take_run,
+)
 from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed import notices
@@ -210,6 +217,8 @@ class DFLCLI(LightningCLI):
             raise no_run(self._command)
         elif options.get("fork"):
             raise UserError("--fork starts a new run from another one; name that by --ckpt_path RUN")
+        if options.get("fork") and self._command != "fit":
+            raise UserError(f"--fork is an option of dfl-fit: dfl-{self._command} starts no run; leave it out")
 
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
@@ -232,8 +241,10 @@ class DFLCLI(LightningCLI):
             self.trainer.config[CLASS_FOLDERS] = written[CLASS_FOLDERS]
         self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
-            history = remarks_on_history(self._settings.configs, self.config["ckpt_path"], self.config["fork"])
-            self.trainer.remarks += history
+            checkpoint, forks = self.config["ckpt_path"], self.config["fork"]
+            self.trainer.remarks += remarks_on_history(self._settings.configs, checkpoint, forks)
+            if checkpoint is not None and not forks:
+                self.trainer.remarks += remarks_on_place(self._settings.arguments, checkpoint)
         if self._settings.dropped:
             dropped = ", ".join(dict.fromkeys(self._settings.dropped))
             self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {dropped}")

@@ -107,6 +107,21 @@ def remarks_on_history(configs: Sequence[tuple[str, dict[str, Any]]], checkpoint
     return [remark for path, content in configs for remark in _remarks(path, content, checkpoint)]
 
 
+def remarks_on_place(arguments: Sequence[Argument], checkpoint: str) -> list[str]:
+    """What a fit must know that goes on with a run and names another folder for it: the run stays in its own.
+
+    Args:
+        arguments: of the command line.
+        checkpoint: what the fit goes on from.
+    """
+    run = run_of(Path(checkpoint))
+    typed = [str(a.value) for a in arguments if a.content is None and a.option == "trainer.default_root_dir"]
+    if not typed or run is None or Path(typed[-1]).resolve() in run.resolve().parents:
+        return []
+    place = f"trainer.default_root_dir={typed[-1]}"
+    return [f"{place}: the run goes on in its own folder, {run}; with --fork a new one would start there"]
+
+
 def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iterator[str]:
     check_history(path, content)
     parent = content.get(FORKED)

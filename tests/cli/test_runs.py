@@ -141,6 +141,25 @@ def test_a_config_that_is_given_is_the_one_that_counts(dfl, run):
     assert "k is 2 in the checkpoint and 3 in this run; --fork starts a new run from it" in err
 
 
+def test_a_run_that_goes_on_stays_in_its_folder_and_says_so(dfl, here, run):
+    words = ["--ckpt_path", run, "--trainer.max_rounds", "3", "--trainer.default_root_dir"]
+    code, out, _ = dfl("fit", *words, "other")
+    place = "trainer.default_root_dir=other: the run goes on in its own folder"
+    assert (code, notes(out)) == (0, [f"{place}, {run}; with --fork a new one would start there"])
+    assert not (here / "other").exists()
+    code, out, _ = dfl("fit", *words, "runs", "--trainer.max_rounds", "4")
+    assert (code, notes(out)) == (0, [])
+    assert len(rounds(run)["round"]) == 4
+
+
+def test_an_evaluation_starts_no_run(dfl, run):
+    assert dfl("test", run, "--fork") == (
+        2,
+        "",
+        "dfl-test: --fork is an option of dfl-fit: dfl-test starts no run; leave it out\n",
+    )
+
+
 def test_a_fork_of_nothing_is_refused(dfl, here, small_run):
     code, _, err = dfl("fit", "--config", "small.yaml", "--fork")
     assert (code, err) == (
