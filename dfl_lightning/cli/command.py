@@ -443,7 +443,8 @@ def _build_and_run(
     settings = read([*config_of_run(arguments), *arguments])
     cli = DFLCLI(command, settings, stop_at="objects" if explain_only else "end", typed=typed, report=report, live=live)
     if explain_only:
-        for line in explain(cli.trainer, cli.model, cli.datamodule):
+        checkpoint = cli.config["ckpt_path"] if command == "fit" else None
+        for line in explain(cli.trainer, cli.model, cli.datamodule, checkpoint, cli.config["fork"]):
             print(line)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
+from dfl_lightning.checkpoints.io import look_at_checkpoint, rounds_in, run_of
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory_estimate import predicted_memory
@@ -13,15 +15,27 @@ from dfl_lightning.topology import Topology, reach
 from dfl_lightning.utils.memory import size
 
 
-def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str]:
+def explain(
+    trainer: RunTrainer, module: RunModule, datamodule: Any, checkpoint: str | None = None, fork: bool = False
+) -> list[str]:
     """The banner and the costs of a run, which is set up but not trained.
 
     Args:
         trainer: of the run.
         module: not yet set up.
         datamodule: the clients' data.
+        checkpoint: what the run would go on from.
+        fork: whether in a folder of its own.
+
+    Raises:
+        UserError: what setting up finds wrong, also of a checkpoint that is not of this run.
     """
     trainer.prepare(module, datamodule)
+    done, run = 0, None
+    if checkpoint is not None:
+        trainer.resumed_from, trainer.fork = checkpoint, fork
+        module.on_load_checkpoint(look_at_checkpoint(checkpoint))
+        done, run = rounds_in(Path(checkpoint)), None if fork else run_of(checkpoint)
     data, layout = module.federation.data, module.federation.layout
     models = module.bank.boundary.rows["models"]
     images = data.images.numel() * data.images.element_size()
@@ -32,7 +46,7 @@ def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str
     neighbours = in_reach(module.federation.topology, trainer.max_epochs or 0)
     return [
         *banner(trainer, module),
-        f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
+        f"rounds: {trainer.max_epochs}, evaluated {evaluations} times" + f"; {done} are done" * bool(done),
         f"local work of a round: {_local_work(module, sizes.tolist())}",
         f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
         f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
@@ -40,7 +54,7 @@ def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str
         f"engine: {_cohorts(module)}",
         f"memory besides the libraries: {_memory(module)}",
         f"neighbours in reach: {neighbours}; a model is {size(4 * len(layout.shared))} on the wire",
-        f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",
+        f"run folder: {run or f'{trainer.runs_root}/{trainer.run_name}/<time>'}",
         "nothing was trained",
     ]
 

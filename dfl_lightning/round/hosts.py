@@ -56,6 +56,13 @@ class RunModule(Protocol):
     def catch_up_schedule(self) -> Hyperparameters:
         """Bring the schedule to the bank's round."""
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the checkpoint of another run, and take over what it says.
+
+        Args:
+            checkpoint: as Lightning reads it.
+        """
+
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
         """Warn of clients that diverged, once a run for each.
 

@@ -152,6 +152,20 @@ def test_a_run_that_goes_on_stays_in_its_folder_and_says_so(dfl, here, run):
     assert len(rounds(run)["round"]) == 4
 
 
+def test_explain_says_where_a_run_goes_on_and_what_a_resume_would_refuse(dfl, here, run):
+    before = sorted(path.name for path in (here / run).rglob("*"))
+    words = ["--ckpt_path", run, "--trainer.max_rounds", "5", "--explain"]
+    code, out, _ = dfl("fit", *words)
+    assert code == 0
+    assert {"rounds: 5, evaluated 5 times; 2 are done", f"run folder: {run}"} <= set(out.splitlines())
+    assert "run folder: runs/small/<time>" in dfl("fit", *words, "--fork")[1].splitlines()
+    code, _, err = dfl("fit", *words, "--selection.k", "3")
+    assert (code, "k is 2 in the checkpoint and 3 in this run" in err) == (2, True)
+    code, _, err = dfl("fit", "--ckpt_path", run, "--trainer.max_rounds", "1", "--explain")
+    assert (code, "the run has 2 rounds already" in err) == (2, True)
+    assert sorted(path.name for path in (here / run).rglob("*")) == before
+
+
 def test_an_evaluation_starts_no_run(dfl, run):
     assert dfl("test", run, "--fork") == (
         2,
