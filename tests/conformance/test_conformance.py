@@ -165,7 +165,7 @@ class Step:
 
 
 def fdms_dropout(**inputs):
-    raise ValueError("shapes [m, m] | [3]\\ndo not fit [/home/x]")
+    raise ValueError("shapes [m, m] | [3]\\ndo not fit [/bold]")
 """
 
 
@@ -175,10 +175,10 @@ def test_an_adapter_may_have_dataclasses_and_its_errors_are_shown_as_they_are(tm
     assert main([str(file), "--methods", "fdms_dropout"]) == 1
     said = capsys.readouterr().out
     assert "ValueError: shapes [m, m] | [3]" in said
-    assert "do not fit [/home/x]" in said
+    assert "do not fit [/bold]" in said
     assert main([str(file), "--methods", "fdms_dropout", "--markdown"]) == 1
     row = capsys.readouterr().out.splitlines()[2]
-    assert row.endswith(r": ValueError: shapes [m, m] \| [3] do not fit [/home/x] |")
+    assert row.endswith(r": ValueError: shapes [m, m] \| [3] do not fit [/bold] |")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Multiply votes by edge weights; a substitute has the weight of the link to whose it is, or 1 without one."""
+        """Multiply votes by edge weights; a substitute has that of the link to its own client, or 1 without one."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes
