@@ -27,6 +27,7 @@ from benchmarks.tables import Table, busy_note, machine, times, write_json
 from benchmarks.timing import Candidate, Machine, alternate, one_thread
 from benchmarks.training import skew_table, train_table
 
+from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.utils.shipped_files import shipped
 
 SECTIONS = {
@@ -71,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     tables: dict[str, Table] = {}
     for name, (measure, _) in plan.items():
         started = time.perf_counter()
-        tables[name] = measure()
+        with float32_arithmetic(tf32=False):  # as a run has it, so that all candidates have the same precision
+            tables[name] = measure()
         print(f"\n{tables[name].markdown()}\n\n({name}: {time.perf_counter() - started:.0f} s)", flush=True)
         if words.out is not None:
             save(words.out, words, tables)

@@ -16,6 +16,9 @@ import pytest
 ACCELERATOR = os.environ.get("DFL_TEST_ACCELERATOR", "cpu")
 """Where small runs and the tester of policies compute: `cpu`, `gpu`, or `pretended`, a GPU that is not there."""
 
+if ACCELERATOR != "gpu":  # the same tests on every machine; torch has one accelerator, CUDA or the pretended one
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 @pytest.fixture
 def small_run(tmp_path):
@@ -91,14 +94,31 @@ def pytest_collection():
 
 
 def pytest_collection_modifyitems(items):
-    """The long ones first; what compares bits, or counts what only a CPU does, is skipped elsewhere."""
+    """The long ones first; what the accelerator is not there for is skipped."""
     long = tuple(str(Path(__file__).parent / folder) + os.sep for folder in LONG)
     items.sort(key=lambda item: not str(item.path).startswith(long))  # parents of thousands of paths take seconds
-    if ACCELERATOR == "cpu":
-        return
     for item in items:
-        if item.get_closest_marker("cpu_bits"):
-            item.add_marker(pytest.mark.skip(reason=f"is about the CPU, and DFL_TEST_ACCELERATOR is {ACCELERATOR}"))
+        reason = _not_here(item)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _not_here(item):
+    """Why a test cannot run on this accelerator; empty if it can."""
+    if item.get_closest_marker("gpu"):
+        return "" if ACCELERATOR == "gpu" else "needs a GPU, and DFL_TEST_ACCELERATOR=gpu"
+    if ACCELERATOR == "cpu":
+        return ""
+    if item.get_closest_marker("cpu_bits"):
+        return f"is about the CPU, and DFL_TEST_ACCELERATOR is {ACCELERATOR}"
+    if ACCELERATOR == "gpu" and _pretends(item.path):
+        return "is about a pretended GPU, and DFL_TEST_ACCELERATOR is gpu"
+    return ""
+
+
+@functools.cache
+def _pretends(path):
+    return "from pretended import" in path.read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

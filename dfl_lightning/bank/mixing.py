@@ -40,7 +40,7 @@ def block_width(rows: int, itemsize: int, memory: int) -> int:
         >>> block_width(1000, 4, 2**20), block_width(10, 4, 2**20)
         (262, 26214)
     """
-    return max(64, memory // max(1, rows * itemsize))
+    return max(64, memory // (itemsize * max(1, rows)))
 
 
 def mix_rows(

@@ -16,25 +16,33 @@ FEW = 8
 """Up to so many samples every pair is told apart; of more, two random halves: code that couples couples many pairs."""
 
 
-def samples_interact(run: Run, inputs: Tensor) -> bool:
+def samples_interact(run_on: Callable[[torch.device], Run], inputs: Tensor) -> bool:
     """Whether an output changes where other samples' inputs do, or a buffer where any do, by as little as one bit.
 
-    Batches of one shape go through the same arithmetic, so that whatever changes has seen another sample.
+    Batches of one shape go through the same arithmetic, so that whatever changes has seen another sample. Inputs beyond
+    the range of the data are tried on the CPU only: a lookup that they lead astray is an error like any other there,
+    but the end of all work on a GPU.
 
     Args:
-        run: the network.
+        run_on: a device -> the network there.
         inputs: [B, ...], different ones as far as possible.
     """
-    others = inputs.roll(1, 0)
+    run, others = run_on(inputs.device), inputs.roll(1, 0)
     base = run(inputs)
-    if bool((inputs == inputs.round()).all()):  # words, say: nothing but inputs of the data can be looked up
+    whole = (inputs == inputs.round()).all(0)  # words and codes: nothing but inputs of the data can be looked up
+    on_cpu = inputs.device.type == "cpu"
+    if bool(whole.all()):
         return _meet(run, inputs, others, base)
+    if not on_cpu and _meet(run, inputs, others, base):
+        return True
     try:
-        return _meet(run, inputs, _exaggerated(others), base)
-    except Exception as error:  # the network takes the data's range only; then with inputs of the data
+        if on_cpu:
+            return _meet(run, inputs, others.where(whole, _exaggerated(others)), base)
+        return samples_interact(run_on, inputs.cpu())
+    except Exception as error:  # it takes the data's range only, or a GPU: then with inputs of the data
         if is_out_of_memory(error):
             raise  # which says nothing about the network
-        return _meet(run, inputs, others, base)
+        return on_cpu and _meet(run, inputs, others, base)
 
 
 def place_matters(run: Run, inputs: Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.coupling import close, place_matters, same, samples_interact
+from dfl_lightning.engines.coupling import Run, close, place_matters, same, samples_interact
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
@@ -109,10 +109,10 @@ def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, 
 class _Plain:
     """The plain network; each pass begins with the same buffers and the same draws."""
 
-    def __init__(self, config: EngineConfig, data: ClientData) -> None:
+    def __init__(self, config: EngineConfig, data: ClientData, device: torch.device | None = None) -> None:
         self._config, self._data = config, data
         self._name = f"model.network {type(config.network).__name__}"
-        self.network = copy_of(config.network).to(data.images.device, config.dtype)
+        self.network = copy_of(config.network).to(device or data.images.device, config.dtype)
         self._masks = replace_dropout_layers(self.network)
         self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
@@ -275,7 +275,7 @@ class _Plain:
             return True
         size = min(self._config.batch_size, int(self._data.sizes("train").max()))
         inputs = self._batch(size, TRAINING_OPERATIONS // max(1, operations))
-        return len(inputs) > 1 and samples_interact(partial(self, training=True), inputs)
+        return len(inputs) > 1 and samples_interact(partial(self._run_on, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
         """Whether an evaluation's outputs depend on what else is in a batch, on its order, or on former batches."""
@@ -284,7 +284,11 @@ class _Plain:
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
         run = partial(self, training=False)
         writes = not all(map(same, run(inputs[:3])[1:], self._buffers.values()))
-        return writes or samples_interact(run, inputs) or place_matters(run, inputs)
+        return writes or samples_interact(partial(self._run_on, training=False), inputs) or place_matters(run, inputs)
+
+    def _run_on(self, device: torch.device, training: bool) -> Run:
+        on = self if device == self._data.images.device else _Plain(self._config, self._data, device)
+        return partial(on, training=training)
 
     def _batch(self, size: int, affordable: float) -> Tensor:
         affordable = min(affordable, INPUTS // self._data.images[0].numel())

@@ -140,7 +140,7 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
                     f"{nth_round(round.index)}: outgoing {purpose} sends {got}; it must be float {list(start.shape)}, "
                     "as the updates are"
                 )
-            write_columns(sent, places, ranges, start + found.to(start.dtype))
+            write_columns(sent, places, ranges, start + found.to(start))
 
         threads = pool if sent.device.type == "cpu" else Workers(1)  # a GPU shares the work out itself
         threads.map(work, blocks)

@@ -7,14 +7,11 @@ import torch.distributed as dist
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.distributed.strategy import BACKENDS
 
-ON_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use"),
-]
-
 
 @pytest.mark.parametrize(
-    ("device", "backends"), [("cpu", "gloo"), pytest.param("cuda", BACKENDS, marks=ON_GPU)], ids=["gloo", "nccl"]
+    ("device", "backends"),
+    [("cpu", "gloo"), pytest.param("cuda", BACKENDS, marks=pytest.mark.gpu)],
+    ids=["gloo", "nccl"],
 )
 def test_rows_and_numbers_travel_in_a_group_of_one_process(device, backends):
     more = {"device_id": torch.device("cuda", 0)} if device == "cuda" else {}

@@ -142,7 +142,6 @@ def test_tf32_on_a_cpu_is_the_same_as_32_and_a_note_says_so(small_run):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 def test_both_have_this_precision_on_a_gpu():
     """Of float32 numbers whose exact results are known from float64; TensorFloat32 has 10 bits behind the point."""
     g = torch.Generator().manual_seed(0)

@@ -8,16 +8,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use"),
-        ],
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=["high", "medium"])

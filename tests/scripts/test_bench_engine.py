@@ -147,7 +147,7 @@ def test_one_thread_adds_a_row_by_processor_time(main, capsys):
     assert [row.split("|")[3].strip() for row in rows] == [f"{torch.get_num_threads()}, wall", "1, CPU"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.cpu_bits
 def test_no_gpu_is_one_sentence(main, capsys):
     assert main(["--device=cuda"]) == 2
     assert capsys.readouterr().err == "bench_engine: --device cuda, but torch sees no GPU here; leave it out\n"

@@ -82,7 +82,7 @@ def test_another_generator_of_numpys_is_watched_too():
         np.random.set_bit_generator(former)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_draw_on_a_gpu_is_seen():
     torch.zeros(1, device="cuda")
     before = states()

@@ -74,7 +74,7 @@ class StepTimer:
             return run
         try:
             return self._recorder.record(run)
-        except RuntimeError as error:  # what cannot be recorded will not be in training either
+        except Exception as error:  # what cannot be recorded will not be in training either
             if is_out_of_memory(error):
                 raise
             return run

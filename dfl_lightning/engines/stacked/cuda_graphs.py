@@ -64,8 +64,8 @@ class CudaGraphs:
             with torch.cuda.stream(self._side), torch.cuda.use_mem_pool(self._pool):
                 step()
             present.wait_stream(self._side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
+            graph = torch.cuda.CUDAGraph()  # all versions of torch take the pool's id, only new ones the pool itself
+            with torch.cuda.graph(graph, pool=self._pool.id, stream=self._side):  # type: ignore[arg-type]
                 step()
         finally:
             torch.cuda.set_stream(present)  # a recording that fails leaves its own one

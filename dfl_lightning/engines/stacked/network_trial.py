@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dfl_lightning.engines.coupling import FEW, close, samples_interact
+from dfl_lightning.engines.coupling import FEW, Run, close, samples_interact
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.gradients import filled
@@ -263,19 +263,23 @@ class _Types(TorchDispatchMode):
 
 def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
     """Whether samples interact in training where batch norms take their running statistics."""
-    network = copy_of(network).train()
-    dropouts = [layer for layer in network.modules() if isinstance(layer, StreamDropout)]
-    for layer in network.modules():
-        if isinstance(layer, BATCH_NORMS):
-            layer.eval()
 
-    def run(inputs: Tensor) -> list[Tensor]:
-        for layer in dropouts:
-            layer.source.begin(draws(0))
-        return [network(inputs.clone()), *(buffer.clone() for buffer in network.buffers())]
+    def run_on(device: torch.device) -> Run:
+        there = copy_of(network).to(device).train()
+        dropouts = [layer for layer in there.modules() if isinstance(layer, StreamDropout)]
+        for layer in there.modules():
+            if isinstance(layer, BATCH_NORMS):
+                layer.eval()
+
+        def run(inputs: Tensor) -> list[Tensor]:
+            for layer in dropouts:
+                layer.source.begin(draws(0))
+            return [there(inputs.clone()), *(buffer.clone() for buffer in there.buffers())]
+
+        return run
 
     with torch.no_grad():
-        return samples_interact(run, inputs)
+        return samples_interact(run_on, inputs)
 
 
 def _moved(network: nn.Module) -> nn.Module:

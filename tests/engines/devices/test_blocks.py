@@ -11,6 +11,7 @@ from dfl_lightning.bank import matmul, mixing, similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, read
+from dfl_lightning.links import Links
 from dfl_lightning.utils.shipped_files import shipped
 
 
@@ -75,3 +76,12 @@ def test_few_columns_are_compared_in_little_memory():
         )
     assert largest.sizes
     assert max(largest.sizes.values()) <= rows.numel()
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_a_round_in_which_nobody_hears_anybody_compares_nothing(centre):
+    rows = torch.randn(5, 7).to(DEVICE)
+    found = similarity.compare_rows(
+        lambda start, stop: rows[:, start:stop], 5, Links.empty(5), Columns(((0, 7),)), centre
+    )
+    assert [len(values) for values in found] == [0, 0]

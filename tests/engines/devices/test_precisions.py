@@ -66,7 +66,6 @@ def test_a_shipped_network_on_the_cpu(federation, make_data, name, precision, en
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NETWORKS)

@@ -1,11 +1,12 @@
 """What is tried out on a device before the run, where it cannot do everything that a CPU can."""
 
+import dataclasses
 import functools
 import re
 
 import pytest
 import torch
-from pretended import DEVICE, count, device, everything_on
+from pretended import ASSERTED, DEVICE, count, device, everything_on
 from torch import nn
 
 from dfl_lightning.engines.factory import make_engine
@@ -111,3 +112,59 @@ def test_the_trial_in_float32_is_no_trial_of_tensorfloat32(make_data, federation
     finally:
         torch.backends.cudnn.allow_tf32 = before
     assert False in allowed
+
+
+# --- inputs beyond the range of the data ------------------------------------------------------------------------------
+class Codes(nn.Module):
+    """The first column is one of four categories."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(4, 3), nn.BatchNorm1d(7), nn.Linear(7, classes)
+
+    def forward(self, x):
+        return self.head(self.norm(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1)))
+
+
+class Bins(nn.Module):
+    """Each number falls into one of ten bins between 0 and 1; nothing looks after those beyond."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(10, 2)), nn.Linear(10, classes)
+
+    def forward(self, x):
+        return self.head(self.table[(x * 10).long()].flatten(1))
+
+
+class Largest(nn.Module):
+    """Samples meet where one of them is larger than any of the data."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(5, classes)
+
+    def forward(self, x):
+        return self.head(x / x.max().clamp(min=1.0))
+
+
+@pytest.mark.parametrize("kind", [Codes, Bins, Largest])
+def test_nothing_is_looked_up_on_a_gpu_that_is_not_in_the_data(make_data, federation, kind):
+    """Exaggerated inputs are for the CPU; what is found out is the same."""
+    data = make_data((12, 8), shape=(5,))
+    values = torch.rand(data.images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if kind is Codes:
+        values[:, 0] = data.labels + 1
+    data = dataclasses.replace(data, images=values, scale=torch.tensor(1.0), shift=torch.tensor(0.0))
+    ASSERTED.clear()
+    engines = []
+    for place in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        chosen = functools.partial(make_engine, "auto")
+        engines.append(federation(network=kind(3), data=data.to(place), engine=chosen).engine)
+    here, there = engines
+    assert not ASSERTED
+    assert type(there) is type(here)
+    assert there.details.get("evaluation") == here.details.get("evaluation")
+    if kind is Largest:
+        assert "meet" in there.details["evaluation"]

@@ -101,7 +101,6 @@ def test_the_four_verbs_work_on_another_device(federation, count, case, engine):
     compare(here, there)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)

@@ -142,7 +142,6 @@ def test_the_choice_starts_afresh():
     assert choose_unfolded(network, timer(network, dict.fromkeys("012", 50.0))) == frozenset()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("shape", SHAPES)

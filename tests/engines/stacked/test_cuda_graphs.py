@@ -14,6 +14,7 @@ from torch import nn
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked.autotune import StepTimer
 from dfl_lightning.engines.stacked.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.tasks import Classification
@@ -72,7 +73,7 @@ def rounds(
         owners = torch.tensor([i for i in range(f.m) if i not in away])
         trained = f.engine.train(References.rows("models", owners), f.training(epochs, round=number, lr=lr))
         rows = f.bank.rows("trained").clone()
-        results += [rows.cpu(), trained.losses, trained.samples]
+        results += [rows.clone().cpu(), trained.losses, trained.samples]
         f.bank.commit(f.bank.boundary._replace(round=number + 1, rows={**f.bank.boundary.rows, "models": rows}))
     return engine, results
 
@@ -333,7 +334,6 @@ def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
     assert not f.engine.recordings.staging("models").parameters()[0].any()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", [*CASES, "rmsprop"])
 def test_replayed_steps_give_the_same_numbers_on_a_gpu(federation, case):
@@ -342,6 +342,34 @@ def test_replayed_steps_give_the_same_numbers_on_a_gpu(federation, case):
     assert engine.details["graphs"] == "recorded"
     assert engine.recordings._of
     same(found, rounds(federation, **options)[1], tolerance=1e-8)
+
+
+class Asking(Pull):
+    """Reads a number on the CPU in every step."""
+
+    def step(self, ctx):
+        float(ctx.model().params[0].sum())
+        super().step(ctx)
+
+
+@pytest.mark.gpu
+def test_a_step_that_waits_for_a_number_runs_as_before_on_a_gpu(federation):
+    options = {"sets": ("other",), "optimizer": OPTIMIZERS["momentum"]}
+    with pytest.warns(UserWarning, match="from now on steps are not recorded"):
+        engine, found = rounds(federation, CudaGraphs(), device="cuda", objective=Asking(), **options)
+    assert engine.details["graphs"].startswith("not recorded: a step cannot be recorded")
+    same(found, rounds(federation, objective=Pull(), **options)[1], tolerance=1e-8)
+
+
+@pytest.mark.gpu
+def test_recorded_passes_are_timed_on_a_gpu(federation, monkeypatch):
+    f = federation(kind="batchnorm", sizes=(9, 4))
+    engine = StackedEngine(f.engine.config, f.layout, f.data.to("cuda"))
+    recorder, recorded = CudaGraphs(), []
+    record = recorder.record
+    monkeypatch.setattr(recorder, "record", lambda step: recorded.append(record(step)) or recorded[-1])
+    assert 0 < StepTimer(engine._context, 2, recorder)() < 1
+    assert len(recorded) == 1
 
 
 # --- what is not recorded ---------------------------------------------------------------------------------------------
@@ -415,14 +443,14 @@ def test_a_recording_that_fails_leaves_the_capturing_stream(monkeypatch):
         present[0] = before  # not where something is raised, as in torch.cuda.graph
 
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "MemPool", object)
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda: SimpleNamespace(id=(0, 7)))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: present[0])
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: present.__setitem__(0, stream))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("given back"))
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: on(stream))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: on({(0, 7): stream}[pool]))  # a pool's name
     ordinary = present[0] = Stream()
     graphs, streams, calls = CudaGraphs(), [], [0]
 

@@ -8,8 +8,8 @@ on it. `Count` counts what costs time on a GPU: launches of kernels, and the mom
 
 from pretended.broken import Broken
 from pretended.count import Count
-from pretended.device import DEVICE, DISORDERED, Elsewhere
+from pretended.device import ASSERTED, DEVICE, DISORDERED, Elsewhere
 from pretended.run import everything_on
 from pretended.scarce import Scarce
 
-__all__ = ["DEVICE", "DISORDERED", "Broken", "Count", "Elsewhere", "Scarce", "everything_on"]
+__all__ = ["ASSERTED", "DEVICE", "DISORDERED", "Broken", "Count", "Elsewhere", "Scarce", "everything_on"]

@@ -1,5 +1,7 @@
 """The device: tensors that wrap others of the CPU, and the operations on them."""
 
+import os
+
 import torch
 from torch.utils import backend_registration
 
@@ -15,9 +17,10 @@ class _Module:
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])
 
 
-backend_registration._setup_privateuseone_for_python_backend("pretended", backend_module=_Module())
+if os.environ.get("DFL_TEST_ACCELERATOR") != "gpu":  # torch has one accelerator: it would be this one instead of CUDA
+    backend_registration._setup_privateuseone_for_python_backend("pretended", backend_module=_Module())
 
-DEVICE = torch.device("pretended", 0)
+DEVICE = torch.device("privateuseone", 0)
 
 COPIES = ("aten::copy_", "aten::_to_copy")
 HOST_INDICES = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
@@ -38,6 +41,9 @@ NO_ORDER = (
 
 DISORDERED: list[str] = []
 """Those that were called while `torch.use_deterministic_algorithms` refuses them."""
+
+ASSERTED: list[str] = []
+"""Those that were given an index out of range: on CUDA an assertion fails on the device, and nothing works any more."""
 
 
 class Elsewhere(torch.Tensor):
@@ -83,7 +89,12 @@ def compute(func, args, kwargs):
     if asked is not None:
         kwargs["device"] = torch.device("cpu")
     wrappers = {id(tensor.inner): tensor for tensor in there}
-    result = func(*mapped(inner_of, args), **{key: mapped(inner_of, value) for key, value in kwargs.items()})
+    try:
+        result = func(*mapped(inner_of, args), **{key: mapped(inner_of, value) for key, value in kwargs.items()})
+    except IndexError:
+        if there:
+            ASSERTED.append(name)
+        raise
     if name == "aten::copy_":
         return args[0]
 
