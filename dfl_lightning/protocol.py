@@ -356,7 +356,7 @@ class RoundProtocol:
         bank = self.bank
         if not bank.changes_messages or bank.ranks.all(_all_finite(bank.rows("sent"))):
             return
-        bad = bank.ranks.own[~bank.rows("sent").isfinite().all(1)]
+        bad = bank.ranks.own[~bank.rows("sent").isfinite().all(1).cpu()]
         first = bank.ranks.least(int(bad[0]) if len(bad) else bank.num_nodes)
         names = " and ".join(
             type(policy).__name__ for policy in self.trainer.policies() if isinstance(policy, Outgoing)
@@ -368,7 +368,7 @@ class RoundProtocol:
         ranks = self.bank.ranks
         if ranks.all(_all_finite(rows)):
             return
-        here = ranks.own[~rows.isfinite().all(1)]
+        here = ranks.own[~rows.isfinite().all(1).cpu()]
         first = ranks.least(int(here[0]) if len(here) else self.bank.num_nodes)
         self._check(False, Aggregation, f"mixed a model that is not finite, for receiver {first}")
 

@@ -221,6 +221,9 @@ class DFLTrainer(Trainer):
         if cuda_graphs and self.strategy.root_device.type != "cuda":
             where = self.strategy.root_device.type
             raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
+        if cuda_graphs and not hasattr(torch.cuda, "MemPool"):
+            lacking = f"torch.cuda.MemPool, which torch {torch.__version__} does not have"
+            raise UserError(f"trainer.cuda_graphs=true needs {lacking}; update torch, or leave it out")
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             in_pieces = ShardedCheckpointIO(lambda: cast("RunModule", self.lightning_module).bank)
             self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()

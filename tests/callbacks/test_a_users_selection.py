@@ -65,7 +65,7 @@ class Sent(cb.Outgoing):
 
 
 def loss_of(run, row, owner):
-    x, y = run.module.data.batch(run.module.data.val[owner], torch.float64)
+    x, y = run.data.batch(run.data.val[owner], torch.float64)
     module = copy.deepcopy(run.module.network).double()
     torch.nn.utils.vector_to_parameters(row.clone(), module.parameters())
     return torch.nn.functional.cross_entropy(module(x), y).detach()
@@ -103,15 +103,15 @@ def test_each_round_is_that_of_the_paper(engine, halved):
     history = [[0.0] * CLIENTS for _ in FEDERATION]
     chosen = 0
     for number in range(ROUNDS):
-        before = run.bank.boundary.rows["models"].clone()
+        before = run.rows("models").clone()
         run.go()
         seen = run.rounds[-1]
         up = [i for i in FEDERATION if UP[number][i] == "1"]
         if not up:
-            assert torch.equal(run.bank.boundary.rows["models"], before)
+            assert torch.equal(run.rows("models"), before)
             continue
         expected = mixed_by_hand(run, before, seen.trained, up, seen.candidates, history, halved)
-        torch.testing.assert_close(run.bank.boundary.rows["models"], expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(run.rows("models"), expected, rtol=1e-9, atol=1e-11)
         chosen += int(seen.selected.sum())
     assert chosen
 

@@ -54,7 +54,7 @@ def on(start):
 
 def answers(run, row, owner, split):
     """What a row makes of a client's samples, and their targets."""
-    x, y = run.module.data.batch(getattr(run.module.data, split)[owner])
+    x, y = run.data.batch(getattr(run.data, split)[owner])
     with torch.no_grad():
         outputs = torch.func.functional_call(run.module.network, run.module.layout.state_dict(row), x)
     return outputs.double(), y.double() if y.is_floating_point() else y
@@ -76,7 +76,7 @@ def score_of(run, row, owner, split):
         case "Classification":
             return float((outputs.argmax(1) == y).double().mean())
         case "Regression":
-            return float(((outputs - y) * run.module.data.target_scale).square().mean().sqrt())
+            return float(((outputs - y) * run.data.target_scale).square().mean().sqrt())
         case "MultiLabel":
             return sklearn.metrics.f1_score(y.int(), (outputs > 0).int(), average="micro", zero_division=0)
         case "NextToken":
@@ -109,7 +109,7 @@ def test_methods_lower_the_loss_and_report_the_score_in_the_original_unit(method
     if method == "FL-FDMS":
         evaluated = run.models[[CLIENTS] * CLIENTS]
     elif method in ("DPFL", "Ditto"):
-        evaluated = run.bank.boundary.rows["best" if method == "DPFL" else "personal"]
+        evaluated = run.rows("best" if method == "DPFL" else "personal")
     else:
         evaluated = run.models
     expected = [score_of(run, row, i, "test") for i, row in enumerate(evaluated)]

@@ -46,7 +46,7 @@ def test_it_agrees_with_the_papers_recursion(engine, laziness):
 @pytest.mark.slow
 def test_all_reach_the_common_optimum_where_dsgd_does_not():
     run = federation().go(800)
-    batches = [logistic.batch(run, samples) for samples in run.module.data.train]
+    batches = [logistic.batch(run, samples) for samples in run.data.train]
     best = np.zeros(18)
     for _ in range(4000):  # plain descent on the mean of the clients' losses
         best -= 0.3 * np.mean([gradient(best, x, y) for x, y in batches], 0)
@@ -60,7 +60,7 @@ def test_all_reach_the_common_optimum_where_dsgd_does_not():
 def test_the_mean_moves_by_gradients_only():
     run = federation().go(5)
     for round in run.rounds:
-        pairs = zip(round.before.numpy(), run.module.data.train, strict=True)
+        pairs = zip(round.before.numpy(), run.data.train, strict=True)
         gradients = [gradient(row, *logistic.batch(run, samples)) for row, samples in pairs]
         moved = (round.after.sum(0) - round.before.sum(0)).numpy()
         np.testing.assert_allclose(moved, -LR * sum(gradients), rtol=0, atol=1e-12)
@@ -69,7 +69,7 @@ def test_the_mean_moves_by_gradients_only():
 def test_what_is_added_sums_to_zero_whoever_is_down():
     run = federation(Gossip(k="all"), Metropolis(), Bernoulli(0.3))
     run.go(6)
-    added = run.models - run.bank.boundary.rows["descended"]
+    added = run.models - run.rows("descended")
     assert any(round.dropped.any() for round in run.rounds)
     assert added.abs().max() > 1e-3
     assert added.sum(0).abs().max() < 1e-12

@@ -26,7 +26,7 @@ def federation(*policies, objective=None, lr=0.2, **settings):
 
 
 def clients(run):
-    return [logistic.batch(run, samples) for samples in run.module.data.train]
+    return [logistic.batch(run, samples) for samples in run.data.train]
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -45,7 +45,7 @@ def test_it_agrees_with_the_papers_loop(engine):
         rows = logistic.metropolis() @ trained
     run.go(4)
     np.testing.assert_allclose(run.models.numpy(), rows, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.bank.boundary.rows["correction"].numpy(), corrections, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run.rows("correction").numpy(), corrections, rtol=0, atol=1e-12)
 
 
 def test_the_trackers_sum_to_the_gradients():
@@ -61,7 +61,7 @@ def test_the_trackers_sum_to_the_gradients():
 @pytest.mark.parametrize("aggregation", [Metropolis, Uniform])
 def test_corrections_sum_to_zero_whoever_is_down(aggregation):
     run = federation(Gossip(k=2), aggregation(), Bernoulli(0.3)).go(6)
-    corrections = run.bank.boundary.rows["correction"]
+    corrections = run.rows("correction")
     assert corrections.abs().max() > 1e-3
     assert corrections.sum(0).abs().max() < 1e-12
 
@@ -90,7 +90,7 @@ def test_trackers_are_paid_for():
 
 def test_personal_parameters_have_no_correction():
     run = federation(shared=["0.weight"]).go(3)
-    corrections = run.bank.boundary.rows["correction"]
+    corrections = run.rows("correction")
     bias = run.module.layout.personal.mask(run.module.layout.width)
     assert not corrections[:, bias].any()
     assert corrections[:, ~bias].any()

@@ -42,7 +42,7 @@ class ByHand:
     """A client's module and optimizer of torch, made once for the whole run."""
 
     def __init__(self, run, owner):
-        self.data, self.samples, self.owner = run.module.data, run.module.data.train[owner], owner
+        self.data, self.samples, self.owner = run.data, run.data.train[owner], owner
         self.module = copy.deepcopy(run.module.network).double()
         self.put(run.models[owner])
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=RATE, momentum=0.9)
@@ -91,7 +91,7 @@ def test_it_is_torchs_optimizer_kept_over_all_rounds(engine, decay, federation):
                 client.put(torch.stack([trained[j] for j in heard]).mean(0))
         torch.testing.assert_close(run.models, torch.stack([c.row() for c in clients]), rtol=0, atol=1e-12)
         kept = torch.stack([c.momentum() for c in clients])
-        torch.testing.assert_close(run.bank.boundary.rows["momentum"], kept, rtol=0, atol=1e-12)
+        torch.testing.assert_close(run.rows("momentum"), kept, rtol=0, atol=1e-12)
     assert was_down
 
 
@@ -112,14 +112,14 @@ def test_it_works_under_a_server(start, make_data):
         objective=LocalMomentum(),
         optimizer=functools.partial(torch.optim.SGD, lr=RATE),
     ).go(2)
-    rows = run.bank.boundary.rows["momentum"]
+    rows = run.rows("momentum")
     assert rows[: len(SIZES)].abs().amax(1).min() > 0
     assert not rows[len(SIZES) :].any()
 
 
 def test_personal_parameters_have_momentum_too(federation):
     run = federation(shared=["features.*"]).go(2)
-    rows, personal = run.bank.boundary.rows["momentum"], run.module.layout.personal.mask(run.module.layout.width)
+    rows, personal = run.rows("momentum"), run.module.layout.personal.mask(run.module.layout.width)
     assert rows[:, personal].any()
     assert rows[:, ~personal].any()
 

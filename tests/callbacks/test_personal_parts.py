@@ -61,7 +61,9 @@ def digits(start):
             objective=Plain(personal_epochs=2),
         )
         layout = run.module.layout
-        run.models[0, layout.module_columns("head").mask(layout.width)] += change
+        models = run.models.clone()
+        models[0, layout.module_columns("head").mask(layout.width)] += change
+        run.write(models)
         return run
 
     return _start

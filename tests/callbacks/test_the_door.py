@@ -37,7 +37,7 @@ class Canary(cb.Outgoing):
 
     def send(self, updates, senders):
         wave = torch.arange(updates.shape[1], dtype=updates.dtype)
-        return 0.1 * torch.sin(wave * (1 + senders.ids[:, None]))
+        return 0.1 * torch.sin(wave * (1 + senders.ids[:, None])).to(updates.device)
 
 
 class Meddler(cb.Policy):
@@ -49,7 +49,7 @@ class Meddler(cb.Policy):
     def on_outgoing(self, round):
         shared = round.bank.layout.shared.mask(round.bank.layout.width)
         wave = torch.cos(torch.arange(round.bank.layout.width).double() * (3 + round.index))
-        round.bank.rows("trained")[SECRETIVE, shared] += self.size * wave[shared]
+        round.bank.rows("trained")[SECRETIVE, shared] += self.size * wave[shared].to(round.bank.device)
 
 
 def go(listed, place, *also):
@@ -117,7 +117,7 @@ class Naive(cb.Monitor):
     """Remembers what was sent."""
 
     def on_trained(self, round):
-        self.sent = round.bank.rows("sent").clone()
+        self.sent = round.bank.rows("sent").cpu().clone()
 
 
 @pytest.mark.parametrize(("listed", "place"), aggregations_that_average())
@@ -149,8 +149,8 @@ class Verbs(cb.Gossip):
 
     def on_compare(self, round):
         bank, n = round.bank, round.num_nodes
-        self.trained, self.sent = bank.rows("trained").clone(), bank.rows("sent").clone()
-        self.models = bank.rows("models").clone()
+        self.trained, self.sent = (bank.rows(name).cpu().clone() for name in ("trained", "sent"))
+        self.models = bank.rows("models").cpu().clone()
         links = round.candidates.union(Links.loops(torch.ones(n, dtype=torch.bool)))
         self.pairs, self.up = links.mask, round.active.clone()
         self.losses = links.dense(round.loss_of(links))
@@ -180,7 +180,7 @@ def verbs():
 
 def loss_of(run, row, owner):
     """By plain torch, of a row or of one that wants a gradient."""
-    x, y = run.module.data.batch(run.module.data.train[owner], torch.float64)
+    x, y = run.data.batch(run.data.train[owner], torch.float64)
     parts = row.split([entry.stop - entry.start for entry in run.module.layout.entries])
     parameters = {e.name: p.view(e.shape) for e, p in zip(run.module.layout.entries, parts, strict=True)}
     return torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, parameters, x), y)
@@ -209,12 +209,12 @@ def test_gradients_are_at_what_was_received(verbs):
     policy, run = verbs
     row = policy.sent[1].clone().requires_grad_()
     loss_of(run, row, 0).backward()
-    torch.testing.assert_close(policy.gradient[0], row.grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(policy.gradient[0].cpu(), row.grad, rtol=1e-9, atol=1e-12)
     n = len(policy.pairs)
     for i in range(n):
         row = (sum(heard(policy, i, j) for j in range(n)) / n).requires_grad_()
         loss_of(run, row, i).backward()
-        torch.testing.assert_close(policy.gradients[i], row.grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(policy.gradients[i].cpu(), row.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("own", [None, "models"])

@@ -32,7 +32,7 @@ def run_of(small_run, engine, batch_size, rounds=2, **options):
 @pytest.mark.parametrize("batch_size", ["full", 1_000_000])
 def test_it_is_gradient_descent_on_all_data_of_a_client(small_run, engine, batch_size):
     run = run_of(small_run, engine, batch_size).fit()
-    data, network = run.module.data, copy.deepcopy(run.module.network).double()
+    data, network = run.module.data.to("cpu"), copy.deepcopy(run.module.network).double()
     sizes = data.sizes("train").tolist()
     assert len(set(sizes)) > 2
     start = {name: value.detach().double() for name, value in run.module.network.named_parameters()}

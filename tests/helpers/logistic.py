@@ -31,13 +31,13 @@ def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, *
 
 def batch(run, samples):
     """Inputs [B, 5] and labels [B] of some samples."""
-    x, y = run.module.data.batch(samples, dtype=torch.float64)
+    x, y = run.data.batch(samples, dtype=torch.float64)
     return x.numpy(), y.numpy()
 
 
 def batches(run, owner, round, epochs=EPOCHS, size=2):
     """What a client takes in a round; only the order of the samples is the library's."""
-    samples, found = run.module.data.train[owner], []
+    samples, found = run.data.train[owner], []
     for epoch in range(epochs):
         order = torch.randperm(len(samples), generator=stream(0, "local batches", round, owner, epoch))
         found += [batch(run, part) for part in samples[order].split(size)]

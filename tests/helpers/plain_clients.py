@@ -42,7 +42,7 @@ class Plain:
     """
 
     def __init__(self, run, mean=nn.functional.cross_entropy):
-        data = run.module.data
+        data = run.data
         self.mean = mean
         self.first = copy.deepcopy(run.module.network).double()
         self.parts = {

@@ -57,4 +57,4 @@ class SmallRun:
 
     @property
     def rows(self):
-        return self.module.bank.boundary.rows["models"]
+        return self.module.bank.boundary.rows["models"].cpu()

@@ -49,7 +49,7 @@ def start(rule=None, engine="loop", policies=None, aggregation=None, network=Non
 # --- by hand ----------------------------------------------------------------------------------------------------------
 class Client:
     def __init__(self, run, owner, kept):
-        self.owner, self.data, self.samples, self.kept = owner, run.module.data, run.module.data.train[owner], kept
+        self.owner, self.data, self.samples, self.kept = owner, run.data, run.data.train[owner], kept
         self.module = copy.deepcopy(run.module.network).double()
         nn.utils.vector_to_parameters(run.models[owner].clone(), self.module.parameters())
         self.masks = []
@@ -128,7 +128,7 @@ def test_each_round_is_that_of_the_paper(engine):
                 searched += any(not torch.equal(a, b) for a, b in zip(c.masks, c.new, strict=True))
                 c.masks = c.new
         torch.testing.assert_close(run.models, torch.stack([c.row() for c in clients]), rtol=0, atol=1e-9)
-        found = run.bank.boundary.rows["mask"]
+        found = run.rows("mask")
         expected = torch.stack([torch.cat([m.flatten() for m in c.masks]) for c in clients])
         assert torch.equal(found, expected)
     assert down
@@ -138,7 +138,7 @@ def test_each_round_is_that_of_the_paper(engine):
 def test_masks_keep_their_number_in_every_layer_and_biases_are_dense():
     rule = DisPFL(0.3)
     run = start(rule).go(4)
-    for name, rows in (("mask", run.bank.boundary.rows["mask"]),):
+    for name, rows in (("mask", run.rows("mask")),):
         for entry, kept in zip([e for e in run.module.layout.entries if not e.is_buffer], rule.kept, strict=True):
             counts = rows[:, entry.start : entry.stop].sum(1)
             assert (counts == kept).all(), (name, entry.name)
@@ -176,7 +176,7 @@ class Sent(Monitor):
     """Keeps what the clients of a round have sent."""
 
     def on_weigh(self, round):
-        self.rows = round.bank.rows("sent").clone()
+        self.rows = round.bank.rows("sent").cpu().clone()
 
 
 @pytest.mark.parametrize("make", [lambda: GaussianNoise(0.5, 0.3), lambda: NoiseAttack(clients=[1, 3])])
@@ -189,7 +189,7 @@ def test_noise_where_the_senders_mask_holds_nothing_is_left_out(make):
         near = (i - 1) % n, (i + 1) % n
         total = trained[i] + sum(sent.rows[j] * sets["mask"][j] for j in near)
         count = sum(sets["mask"][j] for j in (i, *near))
-        expected = torch.where(count > 0, total / count.clamp(min=1), 0.0) * run.bank.boundary.rows["mask"][i]
+        expected = torch.where(count > 0, total / count.clamp(min=1), 0.0) * run.rows("mask")[i]
         torch.testing.assert_close(run.models[i], expected, rtol=0, atol=1e-12)
 
 

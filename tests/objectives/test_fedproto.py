@@ -71,7 +71,7 @@ def test_it_agrees_with_plain_modules_while_clients_drop_out(engine, weighting, 
                 with torch.no_grad():
                     for p, g in zip(models[i].parameters(), grads, strict=True):
                         p -= RATE * g
-            x, y = (torch.from_numpy(part) for part in logistic.batch(run, run.module.data.train[i]))
+            x, y = (torch.from_numpy(part) for part in logistic.batch(run, run.data.train[i]))
             own[i] = own_prototypes(models[i], x, y)
         size = 0
         for i in up:
@@ -86,7 +86,7 @@ def test_it_agrees_with_plain_modules_while_clients_drop_out(engine, weighting, 
                     received[i][c] = total / sum(weights)
         rows = torch.stack([nn.utils.parameters_to_vector(made.parameters()).detach() for made in models])
         torch.testing.assert_close(run.models, rows, rtol=0, atol=tolerance)
-        kept = run.bank.boundary.rows["prototypes"][:, HEAD].view(6, CLASSES, WIDTH)
+        kept = run.rows("prototypes")[:, HEAD].view(6, CLASSES, WIDTH)
         for i in (i for i in range(6) if received[i] is not None):
             for c, prototype in received[i].items():
                 torch.testing.assert_close(kept[i, c], prototype, rtol=0, atol=tolerance)
@@ -117,7 +117,7 @@ def test_without_the_distance_it_is_local_training_and_running_statistics_move_i
 def test_weights_are_mean_shares_of_the_classes():
     run = start(FedProto())
     round = run.go(1).rounds[-1]
-    data = run.module.data
+    data = run.data
     counts = np.array([np.bincount(data.labels[own].numpy(), minlength=CLASSES) for own in data.train])
     near = np.eye(6) + np.array([[GRAPH.has_edge(i, j) for j in range(6)] for i in range(6)])
     for i in range(6):

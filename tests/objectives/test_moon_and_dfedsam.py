@@ -72,7 +72,7 @@ def test_moon_agrees_with_plain_modules_and_keeps_the_model_that_a_client_traine
             rows[i] = previous[i] = row(w)
         rows = torch.from_numpy(metropolis(up)) @ rows
         torch.testing.assert_close(run.models, rows, rtol=0, atol=1e-9)
-        torch.testing.assert_close(run.bank.boundary.rows["previous"], previous, rtol=0, atol=1e-9)
+        torch.testing.assert_close(run.rows("previous"), previous, rtol=0, atol=1e-9)
     assert was_down
 
 

@@ -44,7 +44,7 @@ class Client:
     """One client by hand: plain modules, and the batches that it takes."""
 
     def __init__(self, run, owner):
-        self.data, self.samples, self.owner = run.module.data, run.module.data.train[owner], owner
+        self.data, self.samples, self.owner = run.data, run.data.train[owner], owner
         self.network = copy.deepcopy(run.module.network).double()
         self.w, self.v = self.copy_of(run.models[owner]), self.copy_of(run.models[owner])
         self.alpha = torch.tensor(0.25, dtype=torch.float64)
@@ -145,7 +145,7 @@ def run_by_hand(run, clients, number, a_step):
 
 
 def agree(found, expected, atol=1e-9):
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=atol)
+    torch.testing.assert_close(found.cpu(), torch.stack(expected), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("adapt", ["never", "step", "round"])
@@ -159,10 +159,10 @@ def test_apfl(engine, adapt):
             c.moved = False
         run_by_hand(run, clients, number, functools.partial(apfl, adapt=adapt))
         agree(run.models, [row(c.w) for c in clients])
-        agree(run.bank.boundary.rows["local"], [row(c.v) for c in clients])
+        agree(run.rows("local"), [row(c.v) for c in clients])
         agree(run.bank.boundary.numbers["alpha"], [c.alpha for c in clients])
         mixtures = [c.alpha * row(c.v) + (1 - c.alpha) * row(c.w) for c in clients]
-        agree(run.bank.boundary.rows["mixture"], mixtures)
+        agree(run.rows("mixture"), mixtures)
     assert ({float(c.alpha) for c in clients} == {0.25}) is (adapt == "never")
 
 
@@ -240,7 +240,7 @@ def settled(rule, rounds=60):
     }
     run = Run(policies, 5, 200, "complete", toy_data(sizes=SIZES), settings, {"precision": "64-true", "engine": "loop"})
     run.go(rounds)
-    data = run.module.data
+    data = run.data
     classes = [nn.functional.one_hot(data.labels[part], 3).double().mean(0) for part in data.train]
     return run, torch.stack(classes)
 
@@ -249,14 +249,12 @@ def test_ditto_settles_at_the_optimum_of_the_quadratic_with_its_term():
     """Alone, w settles at the mean c of its data, and so does v: (c + lam w) / (1 + lam)."""
     run, optimum = settled(Ditto(0.75))
     torch.testing.assert_close(run.models, optimum, rtol=0, atol=1e-9)
-    torch.testing.assert_close(
-        run.bank.boundary.rows["personal"], (optimum + 0.75 * run.models) / 1.75, rtol=0, atol=1e-9
-    )
+    torch.testing.assert_close(run.rows("personal"), (optimum + 0.75 * run.models) / 1.75, rtol=0, atol=1e-9)
 
 
 def test_apfls_mixture_settles_at_the_optimum_of_the_quadratic():
     run, optimum = settled(APFL(0.5, "never"), rounds=250)
-    torch.testing.assert_close(run.bank.boundary.rows["mixture"], optimum, rtol=0, atol=1e-9)
+    torch.testing.assert_close(run.rows("mixture"), optimum, rtol=0, atol=1e-9)
 
 
 # --- under a server ---------------------------------------------------------------------------------------------------
@@ -265,19 +263,16 @@ def test_under_a_server_clients_are_evaluated_by_their_own_rows(rule, rows):
     run = start(rule, "stacked", server=True).go(3)
     judged = run.module.evaluated_models()
     assert judged.owners.tolist() == list(range(len(SIZES)))
-    torch.testing.assert_close(run.bank.materialise(judged), run.bank.boundary.rows[rows][: len(SIZES)], rtol=0, atol=0)
+    torch.testing.assert_close(run.bank.materialise(judged).cpu(), run.rows(rows)[: len(SIZES)], rtol=0, atol=0)
     losses = run.module.engine.evaluate(judged, "train").losses
     for owner in range(len(SIZES)):
-        assert (
-            abs(float(losses[owner]) - run.loss(run.bank.boundary.rows[rows][owner], owner)) < 1e-6
-        )  # that is in float32
+        assert abs(float(losses[owner]) - run.loss(run.rows(rows)[owner], owner)) < 1e-6  # that is in float32
 
 
 def test_apfl_under_a_server_mixes_with_the_servers_model():
     run = start(APFL(0.25, "never"), "loop", server=True).go(3)
-    rows = run.bank.boundary.rows
-    expected = 0.25 * rows["local"][: len(SIZES)] + 0.75 * run.models[len(SIZES)]
-    torch.testing.assert_close(rows["mixture"][: len(SIZES)], expected, rtol=0, atol=1e-12)
+    expected = 0.25 * run.rows("local")[: len(SIZES)] + 0.75 * run.models[len(SIZES)]
+    torch.testing.assert_close(run.rows("mixture")[: len(SIZES)], expected, rtol=0, atol=1e-12)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_it_agrees_with_the_papers_loop(engine, mu, nesterov):
             buffers[i] = kept * buffers[i] + (1 - kept) * (x[i] - mixed[i]) / (lr * steps[i])
         x = mixed
         np.testing.assert_allclose(run.models.numpy(), x, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(run.bank.boundary.rows["momentum"].numpy(), buffers, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(run.rows("momentum").numpy(), buffers, rtol=0, atol=1e-11)
     assert was_down
 
 
@@ -57,7 +57,7 @@ def test_the_buffer_settles_at_the_mean_gradient_over_1_minus_beta_where_all_are
 
     graph = nx.complete_graph(4)
     run = start(QGDSGDm(0.5), topology=graph, sizes=[2] * 4, local_epochs=1, loss=slope, init="common").go(90)
-    bias = run.bank.boundary.rows["momentum"][:, 15:]
+    bias = run.rows("momentum")[:, 15:]
     torch.testing.assert_close(bias, torch.full_like(bias, 2 / 3), rtol=0, atol=1e-9)
 
 
@@ -70,7 +70,7 @@ def test_it_differs_from_local_momentum_in_the_round_after_the_first_mixing():
 def test_personal_parameters_have_no_momentum():
     run = start(QGDSGDm(), shared=["0.weight"]).go(3)
     personal = run.module.layout.personal.mask(run.module.layout.width)
-    rows = run.bank.boundary.rows["momentum"]
+    rows = run.rows("momentum")
     assert not rows[:, personal].any()
     assert rows[:, ~personal].any()
 
@@ -78,8 +78,8 @@ def test_personal_parameters_have_no_momentum():
 def test_a_round_without_a_rate_keeps_the_buffers():
     schedule = functools.partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda t: float(t < 2))
     run = start(QGDSGDm(), lr_scheduler=schedule).go(2)
-    before = run.bank.boundary.rows["momentum"].clone()
-    assert torch.equal(run.go(1).bank.boundary.rows["momentum"], before)
+    before = run.rows("momentum").clone()
+    assert torch.equal(run.go(1).rows("momentum"), before)
 
 
 @pytest.mark.parametrize(

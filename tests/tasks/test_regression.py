@@ -103,9 +103,9 @@ def test_a_run_on_numbers_needs_no_option_and_merged_errors_are_those_of_all_sam
     trainer = DFLTrainer(max_rounds=2, engine=engine, callbacks=policies, logger=False, enable_progress_bar=False)
     trainer.fit(module, datamodule=datamodule)
     assert (type(module.task).__name__, module.task.score) == ("Regression", "rmse")
-    row = module.bank.rows("models").double().mean(0)
+    row = module.bank.rows("models").cpu().double().mean(0)
     model, test = _module(module.network.double(), row), torch.cat(list(module.data.test))
-    x, y = module.data.batch(test, dtype=torch.float64)
+    x, y = module.data.to("cpu").batch(test, dtype=torch.float64)
     errors = (model(x) - y).detach()
     assert module.bank.boundary.metrics["merged_test_rmse"] == pytest.approx(
         float(errors.square().mean().sqrt()), rel=1e-5

@@ -57,9 +57,9 @@ def column_stochastic(graph, up):
 def descended(run, number, owner, z):
     module = copy.deepcopy(run.module.network).double()
     nn.utils.vector_to_parameters(torch.from_numpy(z).clone(), module.parameters())
-    samples = run.module.data.train[owner]
+    samples = run.data.train[owner]
     order = torch.randperm(len(samples), generator=stream(0, "local batches", number, owner, 0))
-    x, y = run.module.data.batch(samples[order], dtype=torch.float64)
+    x, y = run.data.batch(samples[order], dtype=torch.float64)
     grads = torch.autograd.grad(cross_entropy(module(x), y), list(module.parameters()))
     return RATE * torch.cat([g.flatten() for g in grads]).numpy()
 

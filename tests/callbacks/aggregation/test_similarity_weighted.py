@@ -62,7 +62,7 @@ def test_the_rows_minimise_the_papers_objective():
 
 def local_work(run, number, owner, w, direction, lam):
     """Plain SGD on the loss and the paper's term, by autograd."""
-    data, samples = run.module.data, run.module.data.train[owner]
+    data, samples = run.data, run.data.train[owner]
     module = copy.deepcopy(run.module.network).double()
     torch.nn.utils.vector_to_parameters(w.clone(), module.parameters())
     for epoch in itertools.count():
@@ -86,7 +86,7 @@ def test_each_round_is_that_of_the_paper(engine, lam, sign):
     objective = PFedGraph(lam, "towards" if sign > 0 else "printed")
     run = start(listed, "clients", engine=engine, objective=objective)
     w0, directions = run.models.clone(), torch.zeros_like(run.models)
-    sizes = torch.tensor([len(part) for part in run.module.data.train], dtype=torch.float64)
+    sizes = torch.tensor([len(part) for part in run.data.train], dtype=torch.float64)
     for number in range(ROUNDS):
         before = run.models.clone()
         run.go()
@@ -109,7 +109,7 @@ def test_each_round_is_that_of_the_paper(engine, lam, sign):
             x = (v - low).clamp(min=0)
             torch.testing.assert_close(run.models[i], x @ trained[who], rtol=0, atol=1e-9)
             directions[i] = (x / trained[who].norm(dim=1)) @ trained[who]
-        torch.testing.assert_close(run.bank.boundary.rows["direction"], directions, rtol=0, atol=1e-9)
+        torch.testing.assert_close(run.rows("direction"), directions, rtol=0, atol=1e-9)
 
 
 def test_nothing_is_sent_but_models():

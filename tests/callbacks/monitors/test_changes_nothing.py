@@ -162,7 +162,8 @@ class Curious(cb.Monitor):
         before = {name: rows.clone() for name, rows in found.items()}
         for rows in found.values():
             rows -= rows.mean(0)
-            rows.numpy()[:] = np.sort(rows.numpy(), axis=0)
+            host = rows.cpu()  # the same memory where these are on the CPU
+            host.numpy()[:] = np.sort(host.numpy(), axis=0)
             rows.data.mul_(2)
         self.kept = before
         bank.scratch("mine")
@@ -254,7 +255,7 @@ def test_an_objective_does_not_write_the_models(small_run):
 def test_an_aggregation_may_write_the_new_models_itself(small_run):
     class ByHand(cb.Uniform):
         def on_mix(self, round):
-            votes = round.voters.dense(round.weights, 0.0)
+            votes = round.voters.dense(round.weights, 0.0).to(round.bank.device)
             trained = round.bank.rows("trained").clone()
             round.bank.next_of("models").copy_((votes @ trained.double()).to(trained.dtype))
 

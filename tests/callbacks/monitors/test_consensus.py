@@ -37,8 +37,8 @@ SCENES = {
 def by_hand(run, rows):
     """Distance, relative distance, and loss and accuracy of the mean model on all test samples."""
     module, m = run.module, 6
-    layout, data = module.layout, module.data
-    rows = rows.double()
+    layout, data = module.layout, module.data.to("cpu")
+    rows = rows.cpu().double()
     nodes = rows[m:] if len(rows) > m else rows
     shared = np.concatenate([np.arange(*span) for span in layout.shared_parameters.ranges])
     x = nodes.numpy()[:, shared]

@@ -38,7 +38,7 @@ def test_quantized_differences_are_those_of_numpy():
         expected = trained + 0.6 * (logistic.metropolis() - np.eye(6)) @ public
         np.testing.assert_allclose(round.after.numpy(), expected, rtol=0, atol=1e-9)
         np.testing.assert_allclose(round.after.numpy().mean(0), trained.mean(0), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.bank.rows("public").numpy(), public, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(run.rows("public").numpy(), public, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("choco", [functools.partial(CHOCO, 0.2), functools.partial(CHOCO, bits=3)])

@@ -118,7 +118,7 @@ RULES = {NOISE: with_noise, TOP: largest, flip: flipped, falsify: noise_alone, q
 
 
 def by_hand(run, policies, server=False):
-    data = run.module.data
+    data = run.data
     samples = [[t.numpy() for t in data.batch(data.train[i], torch.float64)] for i in range(CLIENTS)]
     models, memory = run.models.numpy().copy(), {}
     for round in range(ROUNDS):
@@ -151,7 +151,7 @@ def test_a_run_is_the_one_in_numpy(federation, name, engine, topology):
     run.go(ROUNDS)
     np.testing.assert_allclose(run.models.numpy(), expected, rtol=1e-11, atol=1e-13)
     for client, rest in memory.items():
-        np.testing.assert_allclose(run.bank.rows("residual")[client].numpy(), rest, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(run.rows("residual")[client].numpy(), rest, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.cpu_bits
@@ -309,7 +309,10 @@ def sending(function):
     [
         (lambda u, s: u[:, :3], r"round 1: outgoing Mine sends float64 \[\d, 3\]; it must be float \[\d, 18\]"),
         (lambda u, s: u > 0, r"outgoing Mine sends bool \[\d, 18\]"),
-        (lambda u, s: u / (s.ids[:, None] != 2), r"round 1: outgoing Mine: what client 2 sends is not finite"),
+        (
+            lambda u, s: u / (s.ids[:, None] != 2).to(u.device),
+            r"round 1: outgoing Mine: what client 2 sends is not finite",
+        ),
         (lambda u, s: s.normal((3, 18)), r"outgoing Mine draws numbers of shape \[3, 18\]; the first dimension"),
     ],
 )

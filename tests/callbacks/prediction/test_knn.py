@@ -125,7 +125,7 @@ def test_features_are_those_of_the_model_after_fine_tuning(plain_run, engine):
 def test_personal_heads_and_bodies_are_the_clients_own(plain_run, engine):
     run, plain = plain_run(Gossip(k="all"), SampleWeighted(), KNN(), engine=engine, topology="server", shared=["0.*"])
     run.go(2)
-    rows = run.bank.materialise(run.module.reported())
+    rows = run.bank.materialise(run.module.reported()).cpu()
     models = []
     for row in rows:
         own = combined([plain.first], [1.0])
@@ -176,7 +176,7 @@ class Seen(MulticlassCalibrationError):
     given: list = []
 
     def update(self, preds, target):
-        self.given.append(preds)
+        self.given.append(preds.cpu())
         super().update(preds, target)
 
 

@@ -32,9 +32,10 @@ def of_given_layers(start, make_data):
         clients = len(proxies)
         run = start(*policies, clients=clients, data=make_data(clients), local_epochs=0, **settings)
         layer = run.module.layout.module_columns("features.fc1").mask(run.module.layout.width)
-        rows = torch.zeros_like(run.models[:, layer])
+        models, rows = run.models.clone(), torch.zeros_like(run.models[:, layer])
         rows[:, : proxies.shape[1]] = proxies
-        run.models[:, layer] = rows
+        models[:, layer] = rows
+        run.write(models)
         return run.go().rounds[0]
 
     return _of
@@ -130,7 +131,7 @@ def naive_cosines(proxies, reachable, centre):
 
 def first_batch_gradients(run, round):
     """Of each client's first batch of the round at its model before the round, by autograd."""
-    rows, data = [], run.module.data
+    rows, data = [], run.data
     for i, row in enumerate(round.before):
         order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", round.index, i, 0))
         x, y = data.batch(data.train[i][order][: run.module.batch_size])
@@ -170,7 +171,7 @@ def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept,
     first = run.models.clone()
     run.go(2)
     if kept:
-        assert torch.equal(run.bank.boundary.rows["initial"], first)
+        assert torch.equal(run.rows("initial"), first)
 
 
 PROXY_LAYERS = [  # the layer, and how many percent of the model it is

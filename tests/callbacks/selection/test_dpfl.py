@@ -160,8 +160,11 @@ def test_everybody_mixes_what_was_trained_and_not_what_is_already_mixed(start, m
     run = start(*policies, clients=3, data=data, topology=ring, local_epochs=0)
     assert run.module.topology.reachable(0).mask.long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
     bias = int(run.module.layout.module_columns("features.fc1").ranges[0][0])
-    run.models.zero_()  # without weights behind it a bias does neither good nor harm: 0 / 0, so that it is added
-    run.models[:, bias] = torch.tensor([0.0, 2, 4])
+    models = torch.zeros_like(
+        run.models
+    )  # without weights behind it a bias does no good or harm: 0 / 0, so it is added
+    models[:, bias] = torch.tensor([0.0, 2, 4])
+    run.write(models)
     assert run.go().models[:, bias].tolist() == [1, 3, 2]
 
 
@@ -300,7 +303,7 @@ def test_who_misses_round_0_chooses_among_all_when_it_comes(dpfl, trace):
 # --- the model that is kept -------------------------------------------------------------------------------------------
 def accuracy(run, row, owner, split):
     state = run.module.layout.state_dict(row)
-    x, y = run.module.data.batch(getattr(run.module.data, split)[owner])
+    x, y = run.data.batch(getattr(run.data, split)[owner])
     with torch.no_grad():
         scores = torch.func.functional_call(run.module.network, state, x)
     return float((scores.argmax(1) == y).double().mean())
@@ -312,30 +315,30 @@ def test_the_best_trained_model_on_validation_is_kept_the_latest_among_equals(dp
     latest = len(history) - 1 - history.flip(0).argmax(0)
     assert latest.unique().numel() > 1
     for i, t in enumerate(latest.tolist()):
-        assert torch.equal(run.bank.boundary.rows["best"][i], run.rounds[t].trained[i])
+        assert torch.equal(run.rows("best")[i], run.rounds[t].trained[i])
 
 
 def test_clients_are_evaluated_by_the_model_that_is_kept(dpfl):
     run = dpfl(rounds=8, model={"lr": 1.0})
-    assert not torch.equal(run.bank.boundary.rows["best"], run.models)
+    assert not torch.equal(run.rows("best"), run.models)
     found = run.module.evaluate()["val_acc"]
-    expected = [accuracy(run, row, i, "val") for i, row in enumerate(run.bank.boundary.rows["best"])]
+    expected = [accuracy(run, row, i, "val") for i, row in enumerate(run.rows("best"))]
     assert found.tolist() == pytest.approx(expected)
 
 
 def test_who_has_never_trained_keeps_its_first_model(dpfl, trace):
     run = dpfl(trace("0 1 1 1 1 1"), rounds=0)
     first = run.models[0].clone()
-    assert torch.equal(run.go(2).bank.boundary.rows["best"][0], first)
+    assert torch.equal(run.go(2).rows("best")[0], first)
 
 
 def test_personal_parameters_and_buffers_are_kept_with_it(dpfl):
     run = dpfl(rounds=2, model={"shared": ["features.*"]})
-    assert torch.equal(run.bank.boundary.rows["best"].sum(1) != 0, torch.ones(6, dtype=torch.bool))
+    assert torch.equal(run.rows("best").sum(1) != 0, torch.ones(6, dtype=torch.bool))
     layout = run.module.layout
     personal = layout.personal.mask(layout.width)
     rounds = torch.stack([round.trained for round in run.rounds])
-    for i, row in enumerate(run.bank.boundary.rows["best"]):
+    for i, row in enumerate(run.rows("best")):
         assert any(torch.equal(row[personal], rounds[t, i, personal]) for t in range(2))
 
 

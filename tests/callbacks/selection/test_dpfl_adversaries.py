@@ -25,7 +25,7 @@ def flipped(start):
 
 def test_adversaries_that_do_not_choose_learn_from_nobody_and_are_heard(flipped):
     run = flipped(adversaries_choose=False)
-    adversaries = run.module.data.adversaries
+    adversaries = run.data.adversaries
     assert adversaries.tolist() == [True] * 3 + [False] * 3
     for round in run.rounds:
         assert not round.ledger.models[adversaries].any()
@@ -37,7 +37,7 @@ def test_adversaries_that_do_not_choose_learn_from_nobody_and_are_heard(flipped)
 def test_adversaries_that_choose_are_clients_like_others(flipped):
     run = flipped()
     assert run.rounds[0].ledger.models.sum(1).tolist() == [5] * 6
-    assert run.rounds[0].selected[run.module.data.adversaries].any()
+    assert run.rounds[0].selected[run.data.adversaries].any()
 
 
 def test_without_falsified_labels_there_is_nobody_to_keep_from_choosing(start, make_data):

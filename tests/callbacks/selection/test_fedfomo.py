@@ -28,7 +28,7 @@ def listed(selection, *also):
 
 
 def loss_of(run, row, owner):
-    x, y = run.module.data.batch(run.module.data.val[owner], torch.float64)
+    x, y = run.data.batch(run.data.val[owner], torch.float64)
     module = copy.deepcopy(run.module.network).double()
     torch.nn.utils.vector_to_parameters(row.clone(), module.parameters())
     return float(torch.nn.functional.cross_entropy(module(x), y).detach())

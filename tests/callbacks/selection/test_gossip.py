@@ -107,7 +107,7 @@ def test_who_was_not_called_sends_no_update_that_a_substitution_could_remember(s
         assert torch.equal(policy.counts > 0, (called[:, None] & called) & ~torch.eye(6, dtype=torch.bool))
     else:
         assert torch.equal(policy.seen, called)
-        assert torch.equal(run.bank.boundary.rows["stale"][:6].any(1), called)
+        assert torch.equal(run.rows("stale")[:6].any(1), called)
 
 
 def test_a_friend_is_one_of_the_clients_that_were_called(start, trace):

@@ -96,7 +96,7 @@ def listed(*args, **options):
 def test_clients_learn_from_the_neighbours_of_their_cluster():
     run = start(listed(60.0, vectors=2), "clients").go(ROUNDS)
     (policy,) = (p for p in run.trainer.policies() if isinstance(p, cb.PACFL))
-    data, signatures = run.module.data, []
+    data, signatures = run.data, []
     for part in data.train:
         x, y = data.batch(part, torch.float64)
         signatures.append(class_vectors(x, y, 2))
@@ -120,7 +120,7 @@ def test_clients_learn_from_the_neighbours_of_their_cluster():
 
 def test_signatures_are_sent_once_and_charged():
     run = start(listed(vectors=2), "clients").go(2)
-    data, numbers = run.module.data, 0
+    data, numbers = run.data, 0
     for part in data.train:
         labels = data.labels[part]
         numbers += sum(min(2, int((labels == c).sum())) for c in labels.unique()) * data.images[0].numel()

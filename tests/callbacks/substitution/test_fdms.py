@@ -244,7 +244,7 @@ class Sent(Monitor):
         self.rows = []
 
     def on_trained(self, round):
-        self.rows.append(round.bank.rows("sent").double().numpy().copy())
+        self.rows.append(round.bank.rows("sent").cpu().double().numpy().copy())
 
 
 def naive_receivers(run, sent):

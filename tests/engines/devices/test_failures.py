@@ -5,9 +5,9 @@ import torch
 from pretended import DEVICE, Broken, everything_on
 from pretended.broken import ILLEGAL
 
-from dfl_lightning import build
+from dfl_lightning import DFLTrainer, build
 from dfl_lightning.bank.card import gpu_failures
-from dfl_lightning.callbacks import Monitor
+from dfl_lightning.callbacks import Gossip, Monitor, Outgoing, Uniform
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.utils.errors import UserError
 
@@ -132,3 +132,38 @@ def test_memory_that_is_short_at_a_replay_has_its_own_sentence(recorded):
 def test_other_errors_are_passed_on():
     with pytest.raises(RuntimeError, match="a bug"), gpu_failures():
         raise RuntimeError("a bug")
+
+
+def test_a_torch_that_cannot_record_steps_is_named(monkeypatch):
+    monkeypatch.delattr(torch.cuda, "MemPool")
+    sentence = (
+        r"trainer.cuda_graphs=true needs torch.cuda.MemPool, which torch .* does not have; update torch, or leave"
+    )
+    with everything_on(torch.device("cuda", 0)), pytest.raises(UserError, match=sentence):
+        DFLTrainer(accelerator="cpu", cuda_graphs=True, logger=False)
+
+
+class Infinite(Outgoing):
+    """Client 2 sends nonsense."""
+
+    def send(self, updates, senders):
+        return updates / (senders.ids != 2)[:, None].to(updates.device)
+
+
+class Spoiling(Uniform):
+    """Receivers from the third on get no number."""
+
+    def on_mix(self, round):
+        round.bank.rows("trained")[2:].fill_(torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("policies", "sentence"),
+    [
+        ([Uniform, Infinite], "outgoing Infinite: what client 2 sends is not finite"),
+        ([Spoiling], "Spoiling mixed a model that is not finite, for receiver 2"),
+    ],
+)
+def test_who_sends_or_mixes_what_is_no_number_is_named(small_run, policies, sentence):
+    with everything_on(DEVICE), pytest.raises(UserError, match=sentence):
+        small_run(1, policies=[Gossip(k=2), *(policy() for policy in policies)]).fit()

@@ -59,6 +59,7 @@ class Run:
         )
         self.module = DFLModule(**model)
         self.trainer.prepare(self.module, data)
+        self.bank.join_device()
         self.rounds = []
 
     @property
@@ -67,7 +68,20 @@ class Run:
 
     @property
     def models(self):
-        return self.bank.boundary.rows["models"].cpu()
+        return self.rows("models")
+
+    def rows(self, name):
+        """A row set, on the CPU."""
+        return self.bank.boundary.rows[name].cpu()
+
+    def write(self, models):
+        """Give the nodes other models, [n, w]."""
+        self.bank.boundary.rows["models"].copy_(models)
+
+    @property
+    def data(self):
+        """The clients' data, on the CPU."""
+        return self.module.data.to("cpu")
 
     def go(self, rounds=1):
         protocol = RoundProtocol(self.trainer)

@@ -160,7 +160,7 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, PairScores):
         yield from leaves(name, value.matrices())
     else:
-        yield name, value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+        yield name, value.cpu().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def renamed(one: list[dict[str, Any]], names: Names) -> list[dict[str, Any]]:
