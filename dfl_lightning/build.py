@@ -367,7 +367,7 @@ def _former_bank(
         what = "the clients of another number of processes"
     else:
         return bank
-    raise UserError(f"the module, which goes on from its former run, has {what}; make a new DFLModule")
+    raise UserError(f"the module was fitted before, with {what}; make a new DFLModule")
 
 
 def _owners(trainer: DFLTrainer, federation: Federation, engine: Engine) -> Tensor:

@@ -34,6 +34,7 @@ from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.fits import Fit
 from dfl_lightning.tasks import Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
@@ -124,6 +125,12 @@ class DFLModule(LightningModule):
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
+        self.last_fit: Fit | None = None
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Make the next fit begin at round 0, with the first models."""
+        self.__dict__.pop("parts", None)
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # who has been named in a warning
         self._broken: set[int] = set()  # likewise: whose loss was not finite; -1: the server's

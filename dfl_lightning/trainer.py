@@ -47,6 +47,7 @@ from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.report.traffic import ProcessTraffic
 from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
+from dfl_lightning.round.fits import begin_fit, end_fit
 from dfl_lightning.tasks import Task
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -182,6 +183,7 @@ class DFLTrainer(Trainer):
         if checkpoint_every < 1:
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # what the banner should mention
+        self._remarks_before: tuple[str, ...] | None = None  # those of before the first fit
         self.replaced_monitors: list[str] = []  # default ones in whose place a command names others
         self.phase_seconds: dict[str, float] = {}
         self.fork = False
@@ -417,6 +419,9 @@ class DFLTrainer(Trainer):
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
+        parts = self._changed_by_rounds(model)
+        if hasattr(model, "last_fit"):  # Lightning refuses what is no module, and `setup` another trainer's
+            self.remarks[:] = [*self._first_remarks(), *begin_fit(self, cast("RunModule", model), datamodule, parts)]
         loop = cast("RoundLoop", self.fit_loop)
         failures = gpu_failures(self._saved)
         with loop.giving_signals_back(), quiet_lightning(), one_sentence(), failures, self._arithmetic, connected():
@@ -425,8 +430,21 @@ class DFLTrainer(Trainer):
             except SystemExit as left:  # Lightning's answer to Ctrl-C
                 raise left.__context__ if isinstance(left.__context__, KeyboardInterrupt) else left from None
             finally:
+                end_fit(parts)
                 if self.run_folder is not None:
                     self.run_folder.unlock()
+
+    def _changed_by_rounds(self, module: Any) -> list[Any]:
+        """Return what rounds change: policies, monitors, what stops or saves a run, and the objective."""
+        kinds = (families.Policy, families.Monitor, EarlyStopping, ModelCheckpoint)
+        found: list[Any] = [callback for callback in self.callbacks if isinstance(callback, kinds)]  # type: ignore[attr-defined]
+        return [*found, module.objective] if hasattr(module, "objective") else found
+
+    def _first_remarks(self) -> list[str]:
+        """Return the remarks of before this trainer's first fit, without those of a fit."""
+        if self._remarks_before is None:
+            self._remarks_before = tuple(self.remarks)
+        return list(self._remarks_before)
 
     def validate(  # type: ignore[override]  # weights_only is always true here
         self,

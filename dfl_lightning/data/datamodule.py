@@ -6,6 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -103,7 +104,7 @@ class FederatedData(L.LightningDataModule):
         self._clients: ClientData | None = None
         self._split: Split | None = None
         self._source: Source | None = None
-        self._drawn_with: int | None = None
+        self._drawn_with: dict[str, Any] | None = None
 
     @abstractmethod
     def load(self) -> Source:
@@ -151,12 +152,12 @@ class FederatedData(L.LightningDataModule):
         return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.run_seed is None else self.run_seed
 
     def setup(self, stage: str | None = None) -> None:
-        """Load, divide and lay out; a second call does nothing unless the seed is another one.
+        """Load, divide and lay out; a second call does nothing unless the seed or an option has changed.
 
         Raises:
             UserError: the data are missing, cannot be divided as asked, or hold NaN or infinity.
         """
-        if self._clients is not None and self._drawn_with == self.split_seed:
+        if self._clients is not None and self._drawn_with is not None and _same(self._drawn_with, self._options()):
             return
         source = self.load()
         split = self._divide(source) if self.split is None else read_split(self.split, source, self.num_clients)
@@ -169,7 +170,13 @@ class FederatedData(L.LightningDataModule):
         clients = materialise(fitted, split, self.normalise, CropFlip() if self.augment else None)
         refuse_what_is_no_number(clients, split, source)
         self._clients = clients
-        self._source, self._split, self._drawn_with = source, split, self.split_seed
+        self._source, self._split, self._drawn_with = source, split, self._options()
+
+    def _options(self) -> dict[str, Any]:
+        """Return what decides who has which samples: the seed, and the public attributes of data and partition."""
+        own = {f"data.{name}": value for name, value in vars(self).items() if name[0] != "_" and name != "trainer"}
+        of_partition = {f"partition.{name}": value for name, value in vars(self.partition).items()}
+        return {**own, **of_partition, "seed": self.split_seed}
 
     def check_range(self, dtype: torch.dtype) -> None:
         """Refuse samples that are numbers, but infinity in the type that a run's inputs have.
@@ -242,6 +249,16 @@ class FederatedData(L.LightningDataModule):
     def test_dataloader(self) -> OneSweep:
         """Return one batch an evaluation."""
         return OneSweep()
+
+
+def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether options are the same objects or equal plain values; arrays are not looked into."""
+    plain = (bool, int, float, str, tuple, list, Path)
+
+    def equal(one: Any, other: Any) -> bool:
+        return one is other or (isinstance(one, plain) and type(one) is type(other) and one == other)
+
+    return before.keys() == now.keys() and all(equal(before[name], now[name]) for name in now)
 
 
 def _range(sizes: Tensor) -> str:

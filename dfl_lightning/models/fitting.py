@@ -50,9 +50,7 @@ def fit_to_data(
     name = f"model.network {type(network).__name__}"
     if isinstance(network, Network):
         network.read_categories(data.categories)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU too
-            network.build(shape, wanted[-1] if wanted else 1)
+        network.draw(shape, wanted[-1] if wanted else 1, seed)
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)

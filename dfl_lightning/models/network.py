@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Self
 
@@ -27,6 +28,7 @@ class Network(nn.Module):
         super().__init__()
         self.input_shape: tuple[int, ...] | None = None
         self.num_classes: int | None = None
+        self.drawn_with: int | None = None  # the seed of a run whose first models it holds; None: the user built it
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
         """Make the feature extractor and the head.
@@ -88,6 +90,40 @@ class Network(nn.Module):
             raise UserError(f"{name}: inputs of shape {show(shape)} and {num_classes} classes make no network.")
         self.features, self.head = self.layers(shape, num_classes)
         self.input_shape, self.num_classes = shape, num_classes
+        return self
+
+    def draw(self, input_shape: Sequence[int], num_classes: int, seed: int) -> Self:
+        """Build the network with the first parameters of a run; redraw those of another run.
+
+        Parameters that were given after an earlier run has drawn its own, pretrained ones for example, are kept.
+
+        Args:
+            input_shape: shape of one input without the batch.
+            num_classes: number of classes, C.
+            seed: of the run.
+
+        Returns:
+            The network itself.
+
+        Raises:
+            UserError: the user built or filled the network for other numbers, or it cannot take such inputs.
+        """
+        wanted = (tuple(int(size) for size in input_shape), num_classes, seed)
+        if self.drawn_with is not None and wanted != (self.input_shape, self.num_classes, self.drawn_with):
+            shape, classes = self.input_shape or (), self.num_classes or 0
+            drawn = copy.deepcopy(self)._draw(shape, classes, self.drawn_with)
+            mine, its = self.state_dict(), drawn.state_dict()
+            if all(torch.equal(mine[name], its[name]) for name in mine):
+                return self._draw(*wanted)
+        return self._draw(*wanted) if self.num_classes is None else self.build(input_shape, num_classes)
+
+    def _draw(self, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Self:
+        """Make the layers anew, with parameters drawn from the seed."""
+        self.input_shape = self.num_classes = None
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU too
+            self.build(input_shape, num_classes)
+        self.drawn_with = seed
         return self
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.round.federation import Federation
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.fits import Fit
 
 
 class RunModule(Protocol):
@@ -24,6 +27,7 @@ class RunModule(Protocol):
     batch_size: int | Literal["full"]
     on_divergence: Any
     history: dict[str, Any]
+    last_fit: Fit | None
 
     @property
     def federation(self) -> Federation:
@@ -52,6 +56,9 @@ class RunModule(Protocol):
     @property
     def device(self) -> Any:
         """Where the run computes."""
+
+    def begin_anew(self) -> None:
+        """Make the next fit begin at round 0."""
 
     def catch_up_schedule(self) -> Hyperparameters:
         """Bring the schedule to the bank's round."""

@@ -1,0 +1,109 @@
+"""Several fits in one process: the same trainer's continue each other, and all others begin with what is as new."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+import torch
+
+from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.words import counted
+
+_PLAIN = (type(None), bool, int, float, str, list, dict, set, tuple, torch.Tensor, np.ndarray, Links, LinkMemory)
+"""Types of attributes that a fit may change in place, and that can be copied."""
+
+_before: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+_after: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""Attributes of each object before its first fit, and after its last one."""
+
+
+class Fit:
+    """A fit of a module, by which a later one is recognised as its continuation.
+
+    Args:
+        trainer: that runs it.
+        datamodule: the clients' data.
+        parts: policies, monitors, other callbacks that rounds change, and the objective.
+    """
+
+    def __init__(self, trainer: RunTrainer, datamodule: object, parts: Sequence[object]) -> None:
+        self._objects: list[ref[object]] = [ref(each) for each in (trainer, datamodule, *parts)]
+
+    def continues(self, last: Fit | None) -> bool:
+        """Return whether this fit has the trainer, the data and the parts of an earlier one.
+
+        Args:
+            last: the module's last fit; None: it had none.
+        """
+        if last is None or len(last._objects) != len(self._objects):
+            return False
+        return all(mine() is its() for mine, its in zip(self._objects, last._objects, strict=True))
+
+
+def begin_fit(trainer: RunTrainer, module: RunModule, datamodule: object, parts: Sequence[object]) -> list[str]:
+    """Continue the module's last fit, or make the parts of this one as they were before they took part in any.
+
+    Args:
+        trainer: that is about to fit.
+        module: to be fitted.
+        datamodule: the clients' data.
+        parts: what rounds change: policies, monitors and some callbacks of the trainer, and the objective.
+
+    Returns:
+        A sentence for the banner where a fit without a checkpoint is not the module's first one.
+    """
+    fit = Fit(trainer, datamodule, parts)
+    rounds = module.bank.boundary.round if module.is_set_up else 0
+    said = []
+    if fit.continues(module.last_fit):
+        said.append(f"continues the last fit of this trainer, which has done {counted(rounds, 'round')}")
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= rounds:
+            said[0] += "; none is left: raise trainer.fit_loop.max_epochs, or make a new DFLTrainer to begin again"
+    else:
+        begin_anew(parts)
+        module.begin_anew()
+        said.append(
+            "this module was fitted before with another trainer, or other policies or data: this fit begins at round "
+            "0; ckpt_path=<run folder> would continue a run"
+        )
+    module.last_fit = fit
+    return said if rounds and trainer.resumed_from is None else []
+
+
+def begin_anew(parts: Iterable[object]) -> None:
+    """Undo what earlier fits did to attributes of policies, objectives and callbacks.
+
+    A value that was assigned to an attribute after the last fit is kept: it is a setting of the next one.
+
+    Args:
+        parts: objects that may have taken part in an earlier fit.
+    """
+    for part in parts:
+        now, left = vars(part), _after.get(part, {})
+        before = _before.get(part, {})
+        for name in [name for name in now if name in left and now[name] is left[name]]:
+            if name in before:
+                now[name] = _copied(before[name])
+            else:
+                del now[name]
+        _before[part] = {name: _copied(value) for name, value in now.items()}
+
+
+def end_fit(parts: Iterable[object]) -> None:
+    """Remember the attributes that a fit leaves behind, to tell them from later assignments.
+
+    Args:
+        parts: objects that took part in it.
+    """
+    for part in parts:
+        _after[part] = dict(vars(part))
+
+
+def _copied(value: Any) -> Any:
+    """Copy plain data; other objects, such as networks and files, stay the same ones."""
+    return copy.deepcopy(value) if isinstance(value, _PLAIN) else value
