@@ -22,6 +22,7 @@ from dfl_lightning.build import RunParts, build_run, refuse_broken_start, schedu
 from dfl_lightning.callbacks.base import Prediction, Selection
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text
+from dfl_lightning.checkpoints.own_code import CODE, about_changes
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Evaluation, Training
@@ -40,6 +41,8 @@ from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.source_code import ModuleSource, hashes_of
+from dfl_lightning.utils.source_of_objects import sources_of
 from dfl_lightning.utils.words import counted, nth_round
 
 if TYPE_CHECKING:
@@ -136,6 +139,7 @@ class DFLModule(LightningModule):
         self._broken: set[int] = set()  # likewise: whose loss was not finite; -1: the server's
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
+        self.sources: dict[str, ModuleSource] = {}  # of the user's own code that the run uses, by module
 
     def __repr__(self) -> str:
         """The network, and how clients train."""
@@ -239,10 +243,21 @@ class DFLModule(LightningModule):
         """Set up data, topology, network, engine and rows; refuse what does not fit together before training."""
         if not hasattr(self.trainer, "settle_policies"):
             raise UserError(f"a DFLModule is trained by a DFLTrainer, not by a {type(self.trainer).__name__}")
+        self._find_sources()
         self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
         self._schedule = self.parts.schedule
         if stage != "fit":  # what policies know after a fit of this process is still known
             self._restore_policies(self.bank.boundary.callbacks)
+
+    def _find_sources(self) -> None:
+        """Find the source of the user's own code, and compare it with that of the configs that the run repeats."""
+        trainer = self.dfl_trainer
+        parts = [*trainer.callbacks, trainer.datamodule, trainer.topology, vars(self)]  # type: ignore[attr-defined]
+        self.sources = sources_of(parts)
+        now = hashes_of(self.sources)
+        said = [source.why for source in self.sources.values() if source.why]
+        said += [about_changes(where, before, now) for where, before in trainer.repeated_code.items()]
+        trainer.remarks += [sentence for sentence in said if sentence and sentence not in trainer.remarks]
 
     def on_fit_start(self) -> None:
         """Check that the first models of all clients are numbers."""
@@ -442,6 +457,7 @@ class DFLModule(LightningModule):
             "settings": settings_text(self.dfl_trainer.config),
             "history": copy.deepcopy(self.history),
         }
+        about[CODE] = hashes_of(self.sources)
         about["finetune_epochs"] = self.finetune_epochs
         if self.engine.decisions:  # on a CPU everything follows from the config
             about["engine"] = self.engine.decisions

@@ -188,6 +188,7 @@ class DFLTrainer(Trainer):
         self.phase_seconds: dict[str, float] = {}
         self.fork = False
         self.resumed_from: str | Path | None = None
+        self.repeated_code: dict[str, dict[str, str]] = {}  # hashes of own code in configs of runs, by config
         self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
         self.command = ""  # as it was typed, where there was one
         if accelerator == "auto":  # never MPS by itself: it has no float64

@@ -8,9 +8,11 @@ from typing import Any
 
 from dfl_lightning.callbacks import Policy
 from dfl_lightning.checkpoints.history import deciding
-from dfl_lightning.checkpoints.io import FORMAT
+from dfl_lightning.checkpoints.io import FORMAT, run_of
+from dfl_lightning.checkpoints.own_code import CODE, about_changes
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.source_code import hashes_of
 
 
 def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
     if trainer.state.fn != "fit":
         _warn_of_other_data(where, saved, here)
+    _tell_of_other_code(trainer, where, saved.get(CODE) or {}, hashes_of(module.sources))
     return saved
 
 
@@ -83,6 +86,25 @@ def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str
                 stacklevel=2,
             )
             return
+
+
+def _tell_of_other_code(trainer: RunTrainer, where: str | Path, before: dict[str, str], now: dict[str, str]) -> None:
+    """Say that the user's own code is not the checkpoint's: in the banner of a fit, else as a warning.
+
+    A resume is not refused for it. Most edits between a stop and a resume mend what stopped the run, and change none
+    of its numbers; the history of the run notes the change, so that the run is not taken for one of the present code.
+    """
+    sentence = about_changes(str(where), before, now)
+    if not sentence:
+        return
+    run = run_of(where)
+    kept = "" if run is None or not (run / CODE).is_dir() else f"; the run's own is in {run / CODE}"
+    if trainer.state.fn != "fit":
+        warnings.warn(f"{sentence}{kept}", UserWarning, stacklevel=2)
+    elif trainer.fork:
+        trainer.remarks.append(f"{sentence}{kept}")
+    else:
+        trainer.remarks.append(f"{sentence}; the rounds from here on are of the present code")
 
 
 def check_rounds(trainer: RunTrainer, rounds: int) -> None:

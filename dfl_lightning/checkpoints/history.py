@@ -13,14 +13,17 @@ from typing import Any
 
 import yaml
 
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.source_code import differing
+from dfl_lightning.utils.words import enumerated
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 
 FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""
 
-_WHAT_IS_SEEN = ("monitors", CLASS_FOLDERS, FORKED, CHANGED)
-"""Keys of a config that change no number of a round."""
+_WHAT_IS_SEEN = ("monitors", CLASS_FOLDERS, FORKED, CHANGED, CODE)
+"""Keys of a config that change no number of a round, or that are notes about a run."""
 
 _HOW_IT_RUNS = {
     *("max_rounds", "max_epochs", "max_time", "fast_dev_run", "accelerator", "devices", "num_nodes", "strategy"),
@@ -111,7 +114,7 @@ def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]
     """The settings that differ, by the names of their options, as `[former, present]`; null where one has no value.
 
     Args:
-        former: about the earlier run: `settings` (YAML) and `topology` (its identity).
+        former: about the earlier run: `settings` (YAML), `topology` (its identity) and `code` (hashes of sources).
         here: about this one.
 
     Examples:
@@ -121,6 +124,8 @@ def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]
     known = former.get("settings") and here.get("settings")
     theirs, ours = (dict(_leaves(_settings(about, bool(known)))) for about in (former, here))
     found = {k: _plain([theirs.get(k), ours.get(k)]) for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)}
+    before, now = (about.get(CODE) or {} for about in (former, here))
+    found |= {f"{CODE}.{name}": [before.get(name), now.get(name)] for name in differing(before, now)}
     same_name = not any(name.split(".")[0] == "topology" for name in found)
     if known and same_name and former.get("topology") != here.get("topology"):
         found["topology"] = _plain(
@@ -137,7 +142,11 @@ def in_words(changed: dict[str, list[Any]]) -> str:
         'model.local_epochs from 5 to 1'
     """
     shown = {name: ["null" if value is None else value for value in pair] for name, pair in changed.items()}
-    return ", ".join(f"{name} from {before} to {after}" for name, (before, after) in shown.items())
+    own = [name.removeprefix(f"{CODE}.") for name in shown if name.startswith(f"{CODE}.")]
+    said = [
+        f"{name} from {before} to {after}" for name, (before, after) in shown.items() if not name.startswith(f"{CODE}.")
+    ]
+    return ", ".join([*said, *([f"the source of {enumerated(own)}"] if own else [])])
 
 
 def _settings(about: dict[str, Any], known: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.other_names import meant
 from dfl_lightning.cli.registry import (
@@ -214,7 +215,7 @@ class Settings:
     def _take_config(self, path: str, content: dict[str, Any]) -> None:
         self._file, self._folder = f"{path}: ", Path(path).parent
         for key, value in content.items():
-            if key in (FORKED, CHANGED):
+            if key in (FORKED, CHANGED, CODE):
                 continue  # a note about a run, and no setting
             if key not in TOP_LEVEL:
                 hint = meant(str(key), "") or nearest(str(key), TOP_LEVEL)

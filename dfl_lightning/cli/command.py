@@ -26,6 +26,7 @@ from lightning_utilities.core.enums import StrEnum
 from dfl_lightning.bank.card import out_of_memory
 from dfl_lightning.callbacks import Dropout
 from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
+from dfl_lightning.checkpoints.own_code import CODE, code_in
 from dfl_lightning.cli.arguments import (
     PLAIN,
     SECTIONS,
@@ -239,6 +240,10 @@ class DFLCLI(LightningCLI):
         self.trainer.config = {key: written.get(key) for key in KEYS}
         if written.get(CLASS_FOLDERS):
             self.trainer.config[CLASS_FOLDERS] = written[CLASS_FOLDERS]
+        if self.config["ckpt_path"] is None:  # else the checkpoint says which code it is of
+            self.trainer.repeated_code = {
+                path: code_in(content, path) for path, content in self._settings.configs if CODE in content
+            }
         self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
             checkpoint, forks = self.config["ckpt_path"], self.config["fork"]

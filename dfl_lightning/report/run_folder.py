@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, substitutes_of
@@ -32,6 +34,7 @@ from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomic
 from dfl_lightning.utils.locks import NAME as LOCK
 from dfl_lightning.utils.locks import FolderLock
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.source_code import ModuleSource, hashes_of, is_kept, write_sources
 from dfl_lightning.utils.users_code import account_of
 
 if TYPE_CHECKING:
@@ -152,8 +155,11 @@ class RunFolder(RunTables, RoundCallback):
                 self._write_arrays(boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
             if trainer.config is not None and not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
-                text = config_text({**pl_module.history, **trainer.config})
+                code = hashes_of(pl_module.sources)
+                text = config_text({**pl_module.history, **trainer.config, **({CODE: code} if code else {})})
                 write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
+            if not (trainer.fit_loop.is_over and self._source == self.path):
+                self._write_code(pl_module.sources)
             if trainer.command and not (trainer.fit_loop.is_over and self._commands):
                 self._commands.append({"round": str(boundary.round), "command": trainer.command})
             if self._commands:
@@ -164,6 +170,13 @@ class RunFolder(RunTables, RoundCallback):
         self.is_open = True
         for logger in trainer.loggers:
             logger.log_hyperparams(_settings(trainer, pl_module))
+
+    def _write_code(self, sources: Mapping[str, ModuleSource]) -> None:
+        """Keep the source of the user's own code; one that a resume has changed moves to `superseded/`."""
+        folder = self._file(CODE)
+        if folder.is_dir() and not is_kept(folder, sources):
+            folder.rename(_new_folder(self._file("superseded")) / CODE)
+        write_sources(folder, sources)
 
     def __repr__(self) -> str:
         """Where it is, how far it got, and how good."""
@@ -293,14 +306,14 @@ class RunFolder(RunTables, RoundCallback):
 
     def _holds_own_files_only(self) -> bool:
         """Whether nothing is in the folder but what this class wrote; a logger, for example, may keep its own there."""
-        return all(file.name in (*OWN_FILES, LOCK) or _is_empty_folder(file) for file in self._file("").iterdir())
+        return all(file.name in (*OWN_FILES, CODE, LOCK) or _is_empty_folder(file) for file in self._file("").iterdir())
 
     def _remove(self) -> None:
         """The files that describe the run, and the folder, which holds nothing else."""
         self.unlock()  # a folder that is to be removed must be empty
         folder, self.path, self.is_open = self._file(""), None, False  # a second fit makes a new one
         for file in folder.iterdir():
-            file.rmdir() if file.is_dir() else file.unlink()
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
         folder.rmdir()
         folder.parent.rmdir()  # where it is of this run alone
 

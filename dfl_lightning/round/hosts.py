@@ -14,6 +14,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.utils.source_code import ModuleSource
 
 if TYPE_CHECKING:
     from dfl_lightning.round.fits import Fit
@@ -28,6 +29,7 @@ class RunModule(Protocol):
     on_divergence: Any
     history: dict[str, Any]
     last_fit: Fit | None
+    sources: dict[str, ModuleSource]
 
     @property
     def federation(self) -> Federation:
@@ -86,6 +88,7 @@ class RunTrainer(Protocol):
     config: dict[str, Any] | None
     phase_seconds: dict[str, float]
     remarks: list[str]
+    repeated_code: dict[str, dict[str, str]]
     replaced_monitors: list[str]
     fork: bool
     resumed_from: str | Path | None

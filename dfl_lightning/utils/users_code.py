@@ -31,7 +31,7 @@ def account_of(error: BaseException) -> str:
 def where_in_users_code(error: BaseException) -> str | None:
     """The innermost line of a user's code that an error came through, and the error; None where there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _is_users_file(Path(frame.filename)):
+        if is_users_file(Path(frame.filename)):
             return f"{_place(frame)}: {_about(error)}"
     return None
 
@@ -42,7 +42,7 @@ def place_in_users_code(frame: FrameType) -> str:
         file = Path(caller.filename)
         if file.is_relative_to(_OURS):
             break
-        if _is_users_file(file):
+        if is_users_file(file):
             return _place(caller)
     return ""
 
@@ -91,8 +91,8 @@ def _is_installed(file: Path) -> bool:
     return bool(packed) or any(file.is_relative_to(room) for room in _INSTALLED)
 
 
-def _is_users_file(file: Path) -> bool:
-    """Whether code is neither ours nor of Python or of an installed package."""
+def is_users_file(file: Path) -> bool:
+    """Tell whether a file of code is neither ours nor of Python or of an installed package."""
     return file.is_file() and not file.is_relative_to(_OURS) and not _is_installed(file)
 
 

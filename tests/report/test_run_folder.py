@@ -1,6 +1,7 @@
 """The run folder: files that others can read, with numbers that agree with each other."""
 
 import csv
+import hashlib
 import json
 import os
 import random
@@ -53,7 +54,7 @@ def test_files_and_columns(run):
     found = {str(f.relative_to(run.folder)) for f in run.folder.rglob("*") if f.is_file()}
     assert found == {
         *("metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json"),
-        *("dropouts.npz", "comparisons.npz", "checkpoints/last.ckpt"),
+        *("dropouts.npz", "comparisons.npz", "checkpoints/last.ckpt", "code/small_run.py"),
     }
     assert ", ".join(COLUMNS) == PUBLIC
     header = (run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
@@ -65,7 +66,9 @@ def test_the_configuration_is_kept_where_a_command_set_one(small_run):
     run = small_run(1)
     run.trainer.config = {"seed_everything": 0, "trainer": {"max_rounds": 1}}
     run.fit()
-    assert yaml.safe_load((run.folder / "config.yaml").read_text()) == run.trainer.config
+    code = hashlib.sha256((run.folder / "code" / "small_run.py").read_bytes()).hexdigest()
+    kept = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert kept == {**run.trainer.config, "code": {"small_run": code}}
 
 
 def test_a_row_a_round_and_evaluation_cells_where_there_was_one(run):
