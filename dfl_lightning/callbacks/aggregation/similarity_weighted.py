@@ -27,18 +27,18 @@ class SimilarityWeighted(Aggregation):
 
     Args:
         alpha: weight of the shares of samples, above 0; a large one gives their plain average.
-        opposite: cosines below this count as -1 (the authors' code has -0.9); -1 leaves them as they are.
+        alike: cosines above this count as 1 (0.9 in the authors' code); 1 leaves them as they are.
     """
 
     supports_servers = False
     row_sets = {"initial": "models"}
 
-    def __init__(self, alpha: float = 0.8, opposite: float = -1.0) -> None:
+    def __init__(self, alpha: float = 0.8, alike: float = 1.0) -> None:
         if not (alpha > 0 and math.isfinite(alpha)):
             raise UserError(f"aggregation.alpha={alpha}; it must be above 0")
-        if not -1 <= opposite <= 1:
-            raise UserError(f"aggregation.opposite={opposite}; it is a cosine, between -1 and 1")
-        self.alpha, self.opposite = alpha, opposite
+        if not -1 <= alike <= 1:
+            raise UserError(f"aggregation.alike={alike}; it is a cosine, between -1 and 1")
+        self.alpha, self.alike = alpha, alike
 
     def start(self, federation: Federation) -> None:
         """Refuse rows that are no client's model of this round, which cannot be compared."""
@@ -49,7 +49,7 @@ class SimilarityWeighted(Aggregation):
         voted = round.votes > 0
         links = Links(round.voters.receivers[voted], round.voters.senders[voted], round.num_nodes)
         cosines = round.compare("trained", links, relative_to="initial").cosines
-        cosines = torch.where(cosines < self.opposite, -1.0, cosines)
+        cosines = torch.where(cosines > self.alike, 1.0, cosines)
         cosines = torch.where(links.receivers == links.senders, 1.0, cosines.nan_to_num(nan=0.0))
         sizes = torch.zeros(round.num_nodes, dtype=torch.float64)
         sizes[: round.num_clients] = round.data.sizes("train").double()

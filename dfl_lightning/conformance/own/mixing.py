@@ -162,11 +162,11 @@ def federico_em(layers, models, x, y, fetched, averages, beta, lr) -> Found:
     return {"averages": dense(found.links, found.values), "models": run.rows()}
 
 
-def pfedgraph(layers, models, x, y, graph, alpha, lam, lr, initial, direction) -> Found:
+def pfedgraph(layers, models, x, y, graph, alpha, alike, lam, sign, lr, initial, direction) -> Found:
     """Run PFedGraph and SimilarityWeighted."""
-    policies = [cb.Gossip(k="all"), cb.SimilarityWeighted(alpha)]
+    policies = [cb.Gossip(k="all"), cb.SimilarityWeighted(alpha, alike)]
     rows = {"models": models, "initial": initial, "direction": direction}
-    run = BatchRun(policies, x, y, layers, graph_of(graph), rows, PFedGraph(lam), lr)
+    run = BatchRun(policies, x, y, layers, graph_of(graph), rows, PFedGraph(lam, sign), lr)
     round = run.go()
     return {
         "weights": weights_of(round, len(models)),

@@ -13,6 +13,8 @@ from tester.shipped import Listed
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning.conformance.cases import read_all
+from dfl_lightning.conformance.own import pfedgraph
 from dfl_lightning.functional import graph_rows, nearest_on_simplex
 from dfl_lightning.links import Links
 from dfl_lightning.objectives import PFedGraph
@@ -58,6 +60,13 @@ def test_the_rows_minimise_the_papers_objective():
     for other in g.dirichlet(np.ones(4), 2000):
         assert cost(found) <= cost(other) + 1e-12
         assert cost(found) <= cost(0.99 * found + 0.01 * other) + 1e-12
+
+
+def test_cosines_above_alike_count_as_one():
+    (case,) = [case for case in read_all()["pfedgraph"].cases if case.name.endswith("alike 0.9")]
+    row = pfedgraph(**case.inputs)["weights"][0]
+    # p + cos / (2 alpha) = 0.875, 0.875, 0.75, 0.875 by hand: a quarter of the sum above 1 is taken from each
+    np.testing.assert_allclose(row, [0.28125, 0.28125, 0.15625, 0.28125], atol=1e-12)
 
 
 def local_work(run, number, owner, w, direction, lam):
