@@ -24,8 +24,9 @@ class MOON(Objective):
 
     Features are the inputs of the network's last linear layer. The model at the start of the round is the server's, or
     without a server the client's own after mixing. Before its first training a client has no earlier model: the first
-    one stands for it, near and far are alike, and the contrast has no gradient. A client that has dropped out or
-    diverges keeps its earlier model. The earlier model is not sent. All parameters are trained at once, whether they
+    one of the run stands for it. In round 0 near and far are alike then, and the contrast has no gradient; a client
+    that first takes part later starts from another model. A client that has dropped out or diverges keeps its earlier
+    model. The earlier model is not sent. All parameters are trained at once, whether they
     are shared or not, and the logged training loss has the contrast in it.
 
     Args:

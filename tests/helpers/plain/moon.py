@@ -77,7 +77,7 @@ METHOD = Method(
         ),
         (
             "What is the earlier model before the first training?",
-            "the first model, so that near and far are alike and the contrast has no gradient",
+            "the first model of the run, so that in round 0 near and far are alike and the contrast has no gradient",
             "the authors' code leaves the earlier model out in the first round, which has the same gradient",
         ),
         NO_MOMENTUM,
