@@ -47,7 +47,7 @@ def class_vectors(inputs: Tensor, labels: Tensor, vectors: int = 3) -> Tensor:
         columns = inputs[labels == label].flatten(1).double().T
         left = torch.linalg.svd(columns, full_matrices=False).U[:, :vectors]
         largest = left.gather(0, left.abs().argmax(0, keepdim=True))
-        found.append(left * torch.where(largest < 0, -1.0, 1.0))
+        found.append(left * torch.ones_like(largest).where(largest >= 0, -1.0))
     return torch.cat(found, 1) if found else torch.zeros(inputs[0:1].numel(), 0, dtype=torch.float64)
 
 

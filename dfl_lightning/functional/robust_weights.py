@@ -115,6 +115,6 @@ def balanced_weights(votes: Tensor, accepted: Tensor, voters: Links, alpha: floa
     """
     counted = votes.double() * accepted
     total = voters.sum(counted)
-    kept = torch.where(total > 0, alpha, 1.0) * voters.any(votes > 0)
+    kept = torch.full_like(total, alpha).where(total > 0, 1.0) * voters.any(votes > 0)
     shares = (1 - alpha) * counted / torch.where(total > 0, total, 1.0)[voters.receivers]
     return torch.where(voters.receivers == voters.senders, kept[voters.receivers], shares)

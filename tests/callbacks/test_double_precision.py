@@ -6,6 +6,8 @@ from traceback import extract_stack
 
 import pytest
 import torch
+from tester import scenes
+from tester.shipped import where_they_work
 from threads import Watching
 
 import dfl_lightning
@@ -13,7 +15,12 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, QGDSGDm
 
 PACKAGE = Path(dfl_lightning.__file__).parent
-ARITHMETIC = {"add", "sub", "mul", "div", "mean", "log", "exp", "mm", "bmm", "addmm", "softmax", "where"}
+ARITHMETIC = {
+    *("add", "sub", "rsub", "mul", "div", "pow", "sqrt", "log", "exp", "lerp", "addcmul", "addcdiv"),
+    *("sum", "mean", "cumsum", "linalg_vector_norm", "softmax", "mm", "bmm", "addmm"),
+    *("where", "maximum", "minimum", "clamp", "full", "fill", "scalar_tensor", "linspace"),
+}
+"""Names of operations whose float32 result in a `64-true` run has lost digits, or may have."""
 
 
 class Watch(Watching):
@@ -36,7 +43,8 @@ def test_a_float32_result_is_noticed():
     with Watch() as watch:
         assert (torch.tensor([3]) / 2.0).dtype == torch.float32
         assert (torch.tensor([3.0], dtype=torch.float64) / torch.tensor([2])).dtype == torch.float64
-    assert watch.found == {"div"}
+        assert torch.where(torch.tensor([True]), 0.1, 1.0).dtype == torch.float32
+    assert {"div", "where"} <= watch.found
 
 
 POLICIES = {
@@ -54,6 +62,8 @@ POLICIES = {
     "FedeRiCo whole": [cb.FedeRiCo(k=2), cb.FedeRiCoStep(), cb.Mixture()],
     "D-SGD": [cb.Gossip(k="all"), cb.Metropolis()],
     "FDMS and Markov": [cb.Gossip(k="all"), cb.Uniform(), cb.FDMS(), cb.Markov(rate=0.3, outage=2)],
+    "BALANCE": [cb.Gossip(k="all"), cb.BALANCE(gamma=1.2)],
+    "PACFL": [cb.PACFL(60.0), cb.SampleWeighted()],
     "Stale": [cb.Gossip(k=3), cb.SampleWeighted(), cb.Stale(), cb.Bernoulli(rate=0.3)],
 }
 
@@ -67,6 +77,15 @@ def test_policies_compute_in_float64(name, start, make_data):
     )
     with Watch() as watch:
         run.go(4)
+    assert not watch.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("listed", "place"), where_they_work())
+def test_every_shipped_policy_computes_in_float64(listed, place):
+    run = scenes.start(listed, place)
+    with Watch() as watch:
+        run.go(scenes.ROUNDS)
     assert not watch.found
 
 

@@ -39,6 +39,11 @@ METHOD = Method(
     cases=[
         ("a first round", attacked(211, gamma=0.75, kappa=1.0, alpha=0.5, round=0, rounds_of_run=10)),
         ("a late round accepts less", attacked(211, gamma=0.75, kappa=1.0, alpha=0.25, round=9, rounds_of_run=10)),
+        (
+            "a client keeps more than its neighbours give, weights that float32 does not hold",
+            attacked(215, gamma=1.0, kappa=0.1, alpha=0.7, round=1, rounds_of_run=7),
+        ),
+        ("alpha 1 keeps the own model", attacked(216, gamma=1.0, kappa=1.0, alpha=1.0, round=0, rounds_of_run=10)),
         ("nothing is accepted", attacked(213, gamma=0.0625, kappa=1.0, alpha=0.5, round=0, rounds_of_run=10)),
         (
             "two have dropped out",
