@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from dfl_lightning.conformance.adapters import load_adapter, run_method
+from dfl_lightning.conformance.adapters import check_names, load_adapter, run_method
 from dfl_lightning.conformance.cases import read_all
 from dfl_lightning.conformance.described import describe
 from dfl_lightning.conformance.table import markdown, rich_table
@@ -16,8 +16,8 @@ from dfl_lightning.utils.errors import UserError
 
 DESCRIPTION = """Check an implementation against the cases of the papers' methods. An adapter is a module with a
 function for each method that it offers: it gets the inputs of a case by keyword, as numpy arrays, and returns a
-dictionary of outputs. docs/conformance.md describes the cases. Exit status: 0 if everything that is offered agrees,
-1 if something differs, 2 for a mistake in the command."""
+dictionary of outputs, the main ones at least. docs/conformance.md describes the cases. Exit status: 0 if everything that
+is offered agrees, 1 if something differs, 2 for a mistake in the command or in the name of a function."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,6 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.adapter is None:
         raise UserError("name an adapter, or a method: --describe fedavg prints what its function gets and returns")
     adapter = load_adapter(options.adapter)
+    others = check_names(adapter, methods)
     chosen = [methods[name] for name in options.methods or methods]
     outcomes = [run_method(adapter, cases, options.tolerance) for cases in chosen]
     if not any(outcome.offered for outcome in outcomes):
@@ -69,6 +70,8 @@ def _run(options: argparse.Namespace) -> int:
             f"adapter {options.adapter} offers none of these methods: it has no function of the name of one "
             f"({', '.join(cases.method for cases in chosen)})"
         )
+    if others:
+        print(f"not run, since there are no cases of that name: {', '.join(others)}", file=sys.stderr)
     if options.markdown:
         print(markdown(outcomes), end="")
     else:

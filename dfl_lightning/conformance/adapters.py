@@ -1,13 +1,15 @@
-"""An adapter is found and asked for every case that it offers."""
+"""The adapter of an implementation: it is loaded, and run on every case that it offers."""
 
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,10 @@ from typing import Any
 from dfl_lightning.conformance.cases import MethodCase, MethodCases, difference
 from dfl_lightning.utils.errors import UserError
 
-__all__ = ["CaseOutcome", "MethodOutcome", "load_adapter", "run_method"]
+__all__ = ["CaseOutcome", "MethodOutcome", "check_names", "load_adapter", "run_method"]
+
+NEARNESS = 0.8
+"""From this similarity on (difflib's ratio) a function's name is taken for a misspelt method."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class CaseOutcome:
     Attributes:
         case: its name.
         differences: of each output that the adapter has given.
-        missing: outputs that it has not given.
+        missing: outputs that it has left out, as it may.
         refused: why the adapter does not offer the case.
         failed: the error that it ended with.
     """
@@ -111,33 +116,78 @@ def run_method(adapter: ModuleType, cases: MethodCases, tolerance: float | None 
     """Ask an adapter for all cases of a method.
 
     Args:
-        adapter: with a function of the method's name, if it offers the method: inputs by keyword, returns the outputs
-            that it has by name. A case that it does not offer raises NotImplementedError with a reason.
+        adapter: with a function of the method's name, if it offers the method: inputs by keyword, returns outputs by
+            name, the main ones at least. A case that it does not offer raises NotImplementedError with a reason.
         cases: of the method.
         tolerance: in place of that of the cases.
     """
     function = getattr(adapter, cases.method, None)
-    outcomes = () if function is None else tuple(_run_case(function, case) for case in cases.cases)
+    outcomes = () if function is None else tuple(_run_case(function, case, cases.main) for case in cases.cases)
     return MethodOutcome(cases, cases.tolerance if tolerance is None else tolerance, outcomes)
 
 
-def _run_case(function: Any, case: MethodCase) -> CaseOutcome:
+def _run_case(function: Any, case: MethodCase, main: Sequence[str]) -> CaseOutcome:
     try:
         found = function(**copy.deepcopy(case.inputs))  # an adapter may write into what it gets
     except NotImplementedError as error:
         return CaseOutcome(case.name, refused=str(error) or "not offered")
     except Exception as error:  # whatever another library raises is a result, which the table shows
         return CaseOutcome(case.name, failed=f"{type(error).__name__}: {error}")
-    unknown = _unknown(found, case.outputs)
-    if unknown:
-        return CaseOutcome(case.name, failed=unknown)
+    mistake = _mistake(found, case.outputs, main)
+    if mistake:
+        return CaseOutcome(case.name, failed=mistake)
     differences = {name: difference(case.outputs[name], value) for name, value in found.items()}
     return CaseOutcome(case.name, differences, tuple(name for name in case.outputs if name not in found))
 
 
-def _unknown(found: Any, outputs: Sequence[str] | dict[str, Any]) -> str:
-    """What is wrong with what an adapter returned; nothing where it is a dictionary of outputs."""
-    if not isinstance(found, dict) or not found:
-        return f"the adapter must return a dictionary of outputs ({', '.join(outputs)}), not {type(found).__name__}"
-    others = [name for name in found if name not in outputs]
-    return f"the case has no output {others[0]}; it has {', '.join(outputs)}" if others else ""
+def _mistake(found: Any, outputs: Collection[str], main: Sequence[str]) -> str:
+    """Say what is wrong with what an adapter returned; an empty text if it can be compared."""
+    needed, others = ", ".join(main), ", ".join(name for name in outputs if name not in main)
+    wanted = f"it must hold {needed}" + (f", and may hold {others}" if others else "")
+    if not isinstance(found, dict):
+        return f"the adapter must return a dictionary of outputs, not {type(found).__name__}; {wanted}"
+    if not found:
+        return f"the adapter returned an empty dictionary of outputs; {wanted}"
+    unknown = [name for name in found if name not in outputs]
+    if unknown:
+        return f"the case has no output {unknown[0]}; it has {', '.join(outputs)}"
+    missing = [name for name in main if name not in found]
+    return f"the adapter left out {', '.join(missing)}; {wanted}" if missing else ""
+
+
+def check_names(adapter: ModuleType, methods: Collection[str]) -> list[str]:
+    """Find functions of an adapter that no case asks for.
+
+    Args:
+        adapter: the module.
+        methods: names of the methods that have cases.
+
+    Returns:
+        Names of its own public functions that are not methods: helpers, or methods without cases.
+
+    Raises:
+        UserError: a function has nearly the name of a method that the adapter does not offer.
+    """
+    public = _public_callables(adapter)
+    lacking = {_letters(name): name for name in methods if name not in public}
+    others = [name for name in public if name not in methods]
+    for name in others:
+        near = difflib.get_close_matches(_letters(name), lacking, n=1, cutoff=NEARNESS)
+        if near:
+            raise UserError(
+                f"adapter {adapter.__name__}: there are no cases of {name}, so nothing would run it; call it "
+                f"{lacking[near[0]]} if that is meant, or _{name} if it is a helper"
+            )
+    listed = getattr(adapter, "__all__", ())
+    modules = {name: f"{getattr(public[name], '__module__', '')}." for name in others}
+    return [name for name in others if name in listed or modules[name].startswith(f"{adapter.__name__}.")]
+
+
+def _public_callables(adapter: ModuleType) -> dict[str, Any]:
+    found = {name: value for name, value in vars(adapter).items() if not name.startswith("_")}
+    return {name: value for name, value in found.items() if callable(value) and not inspect.isclass(value)}
+
+
+def _letters(name: str) -> str:
+    """Return a name as it is compared with others: FedAvg, fed_avg and fedavg are the same."""
+    return name.replace("_", "").lower()

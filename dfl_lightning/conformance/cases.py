@@ -43,6 +43,7 @@ class MethodCases:
         does: what is computed, in a sentence or two.
         inputs: what each input is.
         outputs: what each output is.
+        main: outputs that an adapter must give; others may be left out.
         readings: what the paper leaves open: question, chosen, why.
         tolerance: largest difference, absolute below 1 and relative above, under which numbers agree.
         cases: the examples.
@@ -56,6 +57,7 @@ class MethodCases:
     does: str
     inputs: dict[str, str]
     outputs: dict[str, str]
+    main: tuple[str, ...]
     readings: tuple[dict[str, str], ...]
     tolerance: float
     cases: tuple[MethodCase, ...]
@@ -71,8 +73,8 @@ def read_cases(file: Path) -> MethodCases:
     cases = tuple(
         MethodCase(case["name"], _arrays(case["inputs"]), _arrays(case["outputs"])) for case in found.pop("cases")
     )
-    configs, readings = tuple(found.pop("configs")), tuple(found.pop("readings"))
-    return MethodCases(**found, configs=configs, readings=readings, cases=cases)
+    configs, main, readings = (tuple(found.pop(name)) for name in ("configs", "main", "readings"))
+    return MethodCases(**found, configs=configs, main=main, readings=readings, cases=cases)
 
 
 def read_all() -> dict[str, MethodCases]:

@@ -29,6 +29,9 @@ def describe(cases: MethodCases) -> str:
     ]
     for reading in cases.readings:
         lines += _lines(f"- {reading['question']} {reading['chosen']}: {reading['why']}", "", "  ")
+    left_out = ", ".join(name for name in cases.outputs if name not in cases.main)
+    main = f"Returned must be: {', '.join(cases.main)}"
+    lines += _lines(f"{main}; {left_out} may be left out" if left_out else main)
     lines += _lines(f"{len(cases.cases)} cases: {'; '.join(case.name for case in cases.cases)}")
     return "\n".join([*lines, f"numbers: {FOLDER / cases.method}.json", ""])
 

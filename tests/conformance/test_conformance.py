@@ -103,14 +103,64 @@ def test_outputs_may_be_left_out_and_mistakes_are_told():
     assert some.agrees
     assert some.outcomes[0].missing == ("asked", "worth", "weights", "affinity")
     for returned, sentence in (
-        (None, "must return a dictionary"),
+        (None, "must return a dictionary of outputs, not NoneType; it must hold models, and may hold asked, worth"),
+        ({}, "returned an empty dictionary of outputs; it must hold models, and may hold asked, worth"),
         ({"model": 1}, "no output model; it has asked, worth"),
+        ({"asked": 1, "worth": 1}, "left out models; it must hold models, and may hold asked, worth"),
     ):
         assert sentence in run_method(fedfomo(lambda _, found=returned: found), cases).outcomes[0].failed
     broken = run_method(fedfomo(lambda _: 1 / 0), cases)
     assert broken.agrees is False
     assert broken.outcomes[0].failed.startswith("ZeroDivisionError")
     assert run_method(adapter(), cases).agrees is None
+
+
+def test_every_method_has_main_outputs():
+    for method in METHODS.values():
+        assert method.main
+        assert set(method.main) <= set(method.outputs)
+
+
+NAMES = """
+from functools import partial
+from math import dist
+
+from dfl_lightning.conformance.own import fdms_dropout
+
+class FedAvg: pass
+
+def _fedavgg(**inputs): pass
+
+def helper(): pass
+"""
+
+
+def test_functions_that_are_no_methods_are_named(tmp_path, capsys):
+    file = tmp_path / "names.py"
+    file.write_text(NAMES)
+    assert main([str(file)]) == 0
+    assert capsys.readouterr().err == "not run, since there are no cases of that name: helper\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("FedAvg", "fedavg"), ("fedfom", "fedfomo"), ("p_fed_graph", "pfedgraph"), ("krumm", "krum")]
+)
+def test_misnamed_methods_are_refused_with_the_right_name(name, method, tmp_path, capsys):
+    file, text = tmp_path / "misnamed.py", NAMES.replace("class FedAvg: pass", f"def {name}(**inputs): pass")
+    file.write_text(text)
+    assert main([str(file), "--methods", "fdms_dropout"]) == 2
+    assert f"there are no cases of {name}, so nothing would run it; call it {method} if" in capsys.readouterr().err
+    file.write_text(text.replace(name, method))
+    assert main([str(file), "--methods", "fdms_dropout"]) == 0
+    file.write_text(text.replace(name, f"_{name}"))
+    assert main([str(file), "--methods", "fdms_dropout"]) == 0
+
+
+def test_a_second_version_of_an_offered_method_is_a_helper(tmp_path, capsys):
+    file = tmp_path / "versions.py"
+    file.write_text(NAMES + "\n\ndef fdms_dropout2(**inputs): pass\n")
+    assert main([str(file)]) == 0
+    assert "no cases of that name: helper, fdms_dropout2\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ METHOD = Method(
         "alpha": "after the round, [m]",
         "mixture": "alpha v + (1 - alpha) w after the round, w the new average, [m, P]",
     },
+    main=["model", "mixture"],
     readings=[
         (
             "Which gradients does a step use, if w has moved already?",

@@ -1,14 +1,19 @@
 """What a file of cases is made of."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+MAIN = ("model", "models", "body", "heads", "sent", "probabilities")
 
 
 @dataclass
 class Method:
-    """What a method computes, and examples of it; `outputs` come from `function`."""
+    """What a method computes, and examples of it; `outputs` come from `function`.
+
+    `main` are the outputs without which nothing is said of the method; by default what is trained or sent.
+    """
 
     name: str
     configs: list
@@ -21,6 +26,7 @@ class Method:
     cases: list  # (name, inputs)
     function: object
     tolerance: float = 1e-9
+    main: list = field(default_factory=list)
 
     def document(self, method):
         """What the file of a method holds."""
@@ -35,6 +41,7 @@ class Method:
             **{
                 key: getattr(self, key) for key in ("name", "configs", "paper", "equation", "does", "inputs", "outputs")
             },
+            "main": self.main or [name for name in self.outputs if name in MAIN],
             "readings": [dict(zip(("question", "chosen", "why"), reading, strict=True)) for reading in self.readings],
             "tolerance": self.tolerance,
             "cases": cases,

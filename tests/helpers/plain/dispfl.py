@@ -72,6 +72,7 @@ METHOD = Method(
         "rounds": "T",
     },
     outputs={"masks": f"after the round, {ROWS}", "models": f"after the round, {ROWS}"},
+    main=["masks", "models"],
     readings=[
         (
             "Which masks does the average use, those before or after the search?",

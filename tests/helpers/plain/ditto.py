@@ -45,6 +45,7 @@ METHOD = Method(
         **ROUNDS,
     },
     outputs={**AFTER, "personal": "v after the round, [m, P]"},
+    main=["model", "personal"],
     readings=[
         ("How many steps has v?", "as many as w, on the same batches", "algorithm 1 leaves both numbers open"),
         NO_MOMENTUM,

@@ -81,6 +81,7 @@ METHOD = Method(
         "models": f"after the rounds, {ROWS}",
         "prototypes": "P after the rounds, [m, C, d]; null where neither the client nor a neighbour has the class",
     },
+    main=["models", "prototypes"],
     readings=[
         (
             "Equation 6 divides by the number of clients that have the class, and weighs them by their samples. Both?",

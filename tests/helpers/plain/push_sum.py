@@ -34,6 +34,7 @@ METHOD = Method(
     "and its receivers; the new model is the sum of the x received over the sum of the y.",
     inputs={"models": f"z before the round, {ROWS}", "held": "y before the round, [m]", **TRAINED, **GRAPH},
     outputs={"held": "y after the round, [m]", "models": f"z after the round, {ROWS}"},
+    main=["held", "models"],
     readings=[("Which shares?", "1 / (1 + number of receivers)", "they need nothing but that number"), ORDER],
     cases=[
         ("a first round", pushed(31, [1.0] * 4)),
