@@ -16,8 +16,8 @@ from dfl_lightning.utils.errors import UserError
 
 DESCRIPTION = """Check an implementation against the cases of the papers' methods. An adapter is a module with a
 function for each method that it offers: it gets the inputs of a case by keyword, as numpy arrays, and returns a
-dictionary of outputs, the main ones at least. docs/conformance.md describes the cases. Exit status: 0 if everything that
-is offered agrees, 1 if something differs, 2 for a mistake in the command or in the name of a function."""
+dictionary of outputs, the main ones at least. docs/conformance.md describes the cases. Exit status: 0 if everything
+that is offered agrees, 1 if something differs, 2 for a mistake in the command or in the name of a function."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -40,7 +40,7 @@ from dfl_lightning.functional.fdms import (
 )
 from dfl_lightning.functional.fdms_receivers import PairScores, count_pairs, distinct_pairs
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
-from dfl_lightning.functional.fedfomo import affinity_step, first_order_gain
+from dfl_lightning.functional.fedfomo import affinity_step, epsilon_greedy, first_order_gain
 from dfl_lightning.functional.geometric_median import geometric_median_weights
 from dfl_lightning.functional.ifca import best_server
 from dfl_lightning.functional.knn import best_vote_shares, neighbour_votes
@@ -123,6 +123,7 @@ __all__ = [
     "elimination_threshold",
     "entries_kept",
     "entropy_sum",
+    "epsilon_greedy",
     "erk_densities",
     "exchange_weights",
     "first_order_gain",

@@ -2,7 +2,8 @@
 
 The paper's round (section 3), and what does it here:
 
-1. a client asks for M models: the best by affinity P, or with probability epsilon random ones  (`FedFomo`, on_propose)
+1. a client asks for M models, each the best left by affinity P, or with probability epsilon a
+   random one                                                                                  (`epsilon_greedy`)
 2. w_j, received, on its validation data: `(L(w0) - L(w_j)) / ||w_j - w0||`, eq. 4              (`first_order_gain`)
 3. weights: the positive ones over their sum                                                   (`FirstOrder`)
 4. w = w0 + sum of weights (w_j - w0), eq. 3; w0 where none is positive                        (`FirstOrder`, on_mix)
@@ -11,12 +12,14 @@ The paper's round (section 3), and what does it here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dfl_lightning.links import Links
 
-__all__ = ["affinity_step", "first_order_gain"]
+__all__ = ["affinity_step", "epsilon_greedy", "first_order_gain"]
 
 LEAST = 1e-9
 """Signed weights whose sum is closer to 0 than this are divided by this."""
@@ -26,6 +29,34 @@ WORST = 1e100
 
 ROUNDING = 16
 """A loss is known to so many of the smallest relative differences of the models' precision."""
+
+
+def epsilon_greedy(
+    preferred: Tensor, drawn: Tensor, explores: Sequence[Tensor], links: Links, limits: Tensor
+) -> Tensor:
+    """Choose senders one after the other: the best that is left, or where a receiver explores a random one.
+
+    Args:
+        preferred: the higher, the better the sender, [E]; finite, without ties.
+        drawn: random numbers, [E]; exploring takes the highest that is left.
+        explores: for the first choice, the second and so on, which receivers explore, bool [n].
+        links: to choose from.
+        limits: how many senders each receiver may choose, long [n], at most the number of choices.
+
+    Returns:
+        bool [E].
+
+    Examples:
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> best, drawn = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.1, 0.2, 0.3])
+        >>> epsilon_greedy(best, drawn, [torch.tensor([False]), torch.tensor([True])], links, torch.tensor([2]))
+        tensor([ True, False,  True])
+    """
+    taken = torch.zeros(len(links), dtype=torch.bool)
+    for place, exploring in enumerate(explores):
+        order = torch.where(exploring[links.receivers], drawn, preferred).masked_fill(taken, torch.nan)
+        taken |= links.top(order, (limits > place).long())
+    return taken
 
 
 def first_order_gain(

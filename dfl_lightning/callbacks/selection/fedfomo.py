@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.callbacks.first_order import gains_of
-from dfl_lightning.functional import affinity_step
+from dfl_lightning.functional import affinity_step, epsilon_greedy
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 class FedFomo(Selection):
     """The `k` neighbours of the highest affinity, the sum of what their models improved (arXiv 2012.08565, section 3).
 
-    A client fetches the models of `k` neighbours, in a round of exploration random ones. What a model w_j is worth is
-    its gain on the client's validation data per distance, `(L(w0) - L(w_j)) / ||w_j - w0||`, where w0 is the client's
-    model from before the round (eq. 4). Affinities add up these numbers, signed, over the absolute value of their sum.
-    With `aggregation: FirstOrder`, models are averaged by the positive ones. Ties are broken at random.
+    A client chooses the `k` neighbours one after the other: each time the one of the highest affinity that is left, or
+    with probability epsilon a random one. It fetches their models. What a model w_j is worth is its gain on the
+    client's validation data per distance, `(L(w0) - L(w_j)) / ||w_j - w0||`, where w0 is the client's model from before
+    the round (eq. 4). Affinities add up these numbers, signed, over the absolute value of their sum. With
+    `aggregation: FirstOrder`, models are averaged by the positive ones. Ties are broken at random.
 
     Args:
         k: models to fetch (M).
-        epsilon: probability of a round of random neighbours, for each client.
+        epsilon: probability of a random neighbour, for each of the `k`.
         decay: what epsilon loses in every round, down to 0.
     """
 
@@ -50,13 +51,18 @@ class FedFomo(Selection):
         self.affinity = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """Propose the `k` of the highest affinity of the active ones, or in a round of exploration random ones."""
+        """Propose `k` of the active neighbours, each the one of the highest affinity or a random one."""
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
-        explores = round.draws(Links.loops(round.clients_only), "fedfomo explores") < chance
-        affinity = self.affinity.read(up, 0.0).masked_fill(explores[up.receivers], 0)
-        shuffled = affinity.unique(return_inverse=True)[1] + round.draws(up, "fedfomo ties") / 2
-        round.candidates = up.keep(up.top(shuffled, self.limits(round)))
+        affinity, limits = self.affinity.read(up, 0.0), self.limits(round)
+        preferred = affinity.unique(return_inverse=True)[1] + round.draws(up, "fedfomo ties") / 2
+        if chance == 0:
+            round.candidates = up.keep(up.top(preferred, limits))
+            return
+        clients, choices = Links.loops(round.clients_only), min(int(limits.max()), int(up.count.max()))
+        explores = [round.draws(clients, "fedfomo explores", place) < chance for place in range(choices)]
+        drawn = round.draws(up, "fedfomo explored")
+        round.candidates = up.keep(epsilon_greedy(preferred, drawn, explores, up, limits))
 
     def on_compare(self, round: Round) -> None:
         """Measure the gains of the models fetched, and of the client's own."""

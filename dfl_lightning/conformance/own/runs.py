@@ -112,7 +112,8 @@ class GivenRun:
         """Play rounds one after the other; return the record of the last one.
 
         Args:
-            draws: matrices by purpose: numbers, or bool where links are drawn, in the place of random ones.
+            draws: matrices by purpose: numbers, or bool where links are drawn, instead of random ones; several matrices
+                [words, n, n] where a purpose has further words.
             rounds: how many.
         """
         protocol = RoundProtocol(self.trainer)
@@ -222,7 +223,7 @@ class _GivenDraws:
 
             def given_numbers(links: Links, purpose: str, *words: int) -> Tensor:
                 if purpose in self.draws:
-                    return self.draws[purpose][links.receivers, links.senders]
+                    return self.draws[purpose][words][links.receivers, links.senders]
                 return numbers(links, purpose, *words)
 
             round.draw, round.draws = given_draw, given_numbers

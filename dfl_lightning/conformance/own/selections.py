@@ -169,13 +169,14 @@ def fdms_stale(model, updates, active, server_step, stored, has_stored) -> Outpu
 
 
 # --- FedFomo ----------------------------------------------------------------------------------------------------------
-def fedfomo(layers, before, trained, x, y, graph, affinity, k) -> Outputs:
-    """Run a round of FedFomo and FirstOrder, without exploration."""
-    selection, m = cb.FedFomo(k=k, epsilon=0.0), len(before)
+def fedfomo(layers, before, trained, x, y, graph, affinity, k, epsilon, coins, order) -> Outputs:
+    """Run a round of FedFomo and FirstOrder, with given coins and random orders."""
+    selection, m = cb.FedFomo(k=k, epsilon=epsilon, decay=0.0), len(before)
     rows = {"models": before, "given": trained}
     run = GivenRun([selection, cb.FirstOrder()], x, y, layers, graph_of(graph), rows)
     selection.affinity = memory_of(affinity, graph)
-    round = run.go()
+    tossed = torch.as_tensor(coins).T[:, :, None].expand(-1, m, m)  # a coin of a client is drawn for its loop
+    round = run.go({"fedfomo explores": tossed, "fedfomo explored": -torch.as_tensor(order).double()})
     worth = dense(round.candidates, round.scores)
     asking = np.flatnonzero(round.candidates.count.numpy())
     assert round.own_scores is not None

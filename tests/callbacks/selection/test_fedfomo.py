@@ -9,7 +9,7 @@ from tester.scenes import CLUSTERS, FEDERATION, HEARS_NOBODY, ROUNDS, UP, start
 from tester.shipped import Listed
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.functional import affinity_step
+from dfl_lightning.functional import affinity_step, epsilon_greedy
 from dfl_lightning.links import Links
 from dfl_lightning.utils.errors import UserError
 
@@ -92,16 +92,32 @@ def asked_in(run, number):
 
 
 def test_epsilon_falls_to_0_and_explores_before():
-    """With the decay as large as epsilon, round 0 alone is random: the others are as with epsilon 0 from there on."""
-    greedy = start(listed(partial(cb.FedFomo, 1, 0.0)), "clients").go(1)
+    """With the decay as large as epsilon, rounds after the first one do as with epsilon 0 from the same affinities."""
     curious = start(listed(partial(cb.FedFomo, 1, 1.0, 1.0)), "clients").go(1)
-    assert torch.equal(asked_in(greedy, 0), asked_in(curious, 0))  # no affinity yet: both are random, by the same draw
+    saved = curious.state()
+    greedy = start(listed(partial(cb.FedFomo, 1, 0.0)), "clients").take_up(saved)
     for run in (greedy, curious):
         run.go(1)
-    assert torch.equal(asked_in(greedy, 1), asked_in(curious, 1))
+    assert torch.equal(asked_in(greedy, 0), asked_in(curious, 1))
     always = start(listed(partial(cb.FedFomo, 1, 1.0, 0.0)), "clients").go(ROUNDS)
     never = start(listed(partial(cb.FedFomo, 1, 0.0, 0.0)), "clients").go(ROUNDS)
     assert any(not torch.equal(asked_in(always, r), asked_in(never, r)) for r in range(ROUNDS))
+
+
+def test_each_of_the_models_is_random_with_probability_epsilon():
+    """Two choices of nine senders, each random with probability 1/2: shares of the chosen sets, by hand."""
+    receivers, g = 20_000, torch.Generator().manual_seed(0)
+    links = Links.of(torch.arange(receivers).repeat_interleave(9), torch.arange(9).repeat(receivers), receivers)
+    preferred = (9.0 - torch.arange(9)).repeat(receivers)
+    explores = [torch.rand(receivers, generator=g) < 0.5 for _ in range(2)]
+    drawn = torch.rand(len(links), generator=g)
+    chosen = epsilon_greedy(preferred, drawn, explores, links, torch.full((receivers,), 2)).view(receivers, 9)
+    assert (chosen.sum(1) == 2).all()
+    # the best is left out if both choices explore and neither meets it
+    assert abs(float((~chosen[:, 0]).double().mean()) - 1 / 4 * 8 / 9 * 7 / 8) < 0.01
+    # the two best are chosen if neither choice explores, or only the second, or only the first, or both
+    expected = 1 / 4 * (1 + 1 / 8 + 2 / 9 + 2 / (9 * 8))
+    assert abs(float((chosen[:, 0] & chosen[:, 1]).double().mean()) - expected) < 0.012
 
 
 def test_the_affinity_is_signed_and_over_the_absolute_value_of_the_sum():

@@ -6,13 +6,18 @@ from plain.book import Method, Numbers, others
 from plain.model import MODEL, loss, size
 
 
-def fedfomo(layers, before, trained, x, y, graph, affinity, k):
+def fedfomo(layers, before, trained, x, y, graph, affinity, k, epsilon, coins, order):
     m = len(before)
     asked, worth = np.zeros((m, m), bool), np.full((m, m), np.nan)
     weights, models, new = np.zeros((m, m)), trained.copy(), affinity.copy()
     for i in range(m):
         senders = [j for j in range(m) if graph[i, j]]
-        senders = sorted(senders, key=lambda j: -affinity[i, j])[:k]
+        best = sorted(senders, key=lambda j: -affinity[i, j])
+        random_ones = sorted(senders, key=lambda j: order[i, j])
+        senders = []
+        for coin in coins[i, : min(k, len(best))]:
+            source = random_ones if coin < epsilon else best
+            senders.append(next(j for j in source if j not in senders))
         asked[i, senders] = True
         if not senders:
             weights[i, i] = 1.0
@@ -33,19 +38,25 @@ def fedfomo(layers, before, trained, x, y, graph, affinity, k):
     return {"asked": asked, "worth": worth, "weights": weights, "models": models, "affinity": new}
 
 
-def made(seed, m=4, graph=None, k=9, affinity=None, layers=(3, 2), scale=1.0, toward=None):
+def made(seed, m=4, graph=None, k=9, affinity=None, layers=(3, 2), scale=1.0, epsilon=0.0):
     numbers = Numbers(seed)
     p = size(layers)
     before, step = numbers.floats(m, p), numbers.floats(m, p, size=scale)
+    graph = others(m) if graph is None else np.array(graph, bool)
+    coins = abs(Numbers(seed + 90).floats(m, m)) * 15 / 16
+    order = np.array([Numbers(seed + 91 + i).random.sample(range(m), m) for i in range(m)])
     return {
         "layers": list(layers),
         "before": before,
         "trained": before + step,
         "x": numbers.floats(m, 4, layers[0], size=2),
         "y": numbers.classes(m, 4, number=layers[-1]),
-        "graph": others(m) if graph is None else np.array(graph, bool),
-        "affinity": np.zeros((m, m)) if affinity is None else np.array(affinity, float),
+        "graph": graph,
+        "affinity": np.zeros((m, m)) if affinity is None else np.array(affinity, float) * graph,
         "k": k,
+        "epsilon": epsilon,
+        "coins": coins,
+        "order": order,
     }
 
 
@@ -64,6 +75,8 @@ def an_equal_model():
     return case
 
 
+RANKED = [[(3 * i + 5 * j) % 7 for j in range(6)] for i in range(6)]
+RING = [[(i - j) % 6 in (1, 2, 4, 5) for j in range(6)] for i in range(6)]
 ROWS = "[m, P], a row for each client"
 METHOD = Method(
     name="FedFomo",
@@ -81,6 +94,11 @@ METHOD = Method(
         "graph": "from whom a client can receive, [m, m], receiver by sender",
         "affinity": "P before the round, [m, m]",
         "k": "how many models a client asks for",
+        "epsilon": "probability of asking for a random model, for each of the k",
+        "coins": "uniform numbers, [m, m]: the first, the second and so on of a client's k models is random if the coin is "
+        "below epsilon",
+        "order": "the random order of the others for each client, [m, m]: a random model is the one with the lowest number "
+        "that is left",
     },
     outputs={
         "asked": "whose models a client asks for, [m, m]",
@@ -95,6 +113,11 @@ METHOD = Method(
             "yes; what the others are compared with is the model from before the round",
             "eq. 4 has the loss of the model of the round before, and eq. 3 sums over all models that are available, the "
             "client's own among them",
+        ),
+        (
+            "Is a round random, or each of the k models?",
+            "each of the k: the best that is left, or the next of the random order",
+            "the authors' code",
         ),
         (
             "What if no model is an improvement?",
@@ -118,6 +141,11 @@ METHOD = Method(
             "the two of the highest affinity",
             made(2, k=2, affinity=[[0, 3, 1, 2], [1, 0, 2, 3], [3, 2, 0, 1], [2, 1, 3, 0]]),
         ),
+        (
+            "some of the three are random",
+            made(7, m=6, k=3, epsilon=0.5, affinity=RANKED),
+        ),
+        ("all are random", made(8, m=6, k=2, epsilon=1.0, affinity=RANKED, graph=RING)),
         ("no model is an improvement", none_positive()),
         ("a model equal to one's own", an_equal_model()),
         ("one client receives nothing", made(5, m=3, graph=[[0, 0, 0], [1, 0, 1], [1, 0, 0]])),
