@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import torch
+from torch import Tensor
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network, without_data
@@ -17,6 +18,7 @@ from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import class_vectors, proximity
 from dfl_lightning.links import LinkMemory
 from dfl_lightning.objectives import D2, DFedSAM, DisPFL, GradientTracking, PFedGraph, Plain, QGDSGDm
+from dfl_lightning.round.senders import Senders
 
 Found = dict[str, Any]
 
@@ -62,10 +64,22 @@ def d2(layers, models, x, y, graph, lr, rounds) -> Found:
     return {"models": run.rows()}
 
 
-def choco(layers, models, public, x, y, graph, lr, gamma, kept, rounds) -> Found:
+class _GivenDraws(cb.CHOCO):
+    """CHOCO whose draws are given, the row set `draws`."""
+
+    row_sets = {**cb.CHOCO.row_sets, "draws": "zeros"}
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Send by CHOCO, which draws what it is given."""
+        senders.uniform = lambda shape: senders.rows("draws").view(*shape)  # type: ignore[method-assign]
+        return super().send(updates, senders)
+
+
+def choco(layers, models, public, x, y, graph, lr, gamma, kept, bits, draws, rounds) -> Found:
     """Run CHOCO and CHOCOMix."""
-    policies = [cb.Gossip(k="all"), cb.CHOCO(share=kept / models.shape[1]), cb.CHOCOMix(gamma)]
-    rows, topology = {"models": models, "public": public}, nx.Graph(graph_of(graph))
+    sent = _GivenDraws(bits=bits) if bits else cb.CHOCO(share=kept / models.shape[1])
+    policies = [cb.Gossip(k="all"), sent, cb.CHOCOMix(gamma)]
+    rows, topology = {"models": models, "public": public, "draws": draws}, nx.Graph(graph_of(graph))
     run = BatchRun(policies, x, y, layers, topology, rows, Plain(), lr, rounds=rounds)
     run.go(rounds=rounds)
     return {"models": run.rows(), "public": run.rows("public")}
@@ -150,16 +164,16 @@ def federico(layers, trained, x, y, fetched, averages, beta) -> Found:
     }
 
 
-def federico_em(layers, models, x, y, fetched, averages, beta, lr) -> Found:
+def federico_em(layers, models, x, y, fetched, averages, beta, lr, rounds) -> Found:
     """Run FedeRiCo's choice and FedeRiCoStep."""
     m = len(models)
     selection = cb.FedeRiCo(k=m, epsilon=0.0, beta=beta)
     policies = [selection, cb.FedeRiCoStep()]
-    run = BatchRun(policies, x, y, layers, graph_of(fetched), {"models": models}, Plain(), lr)
+    run = BatchRun(policies, x, y, layers, graph_of(fetched), {"models": models}, Plain(), lr, rounds=rounds)
     selection.averages = memory_of(averages, ~np.isnan(averages))
-    run.go()
+    round = run.go(rounds=rounds)
     found = selection.averages
-    return {"averages": dense(found.links, found.values), "models": run.rows()}
+    return {"averages": dense(found.links, found.values), "weights": weights_of(round, m), "models": run.rows()}
 
 
 def pfedgraph(layers, models, x, y, graph, alpha, alike, lam, sign, lr, initial, direction) -> Found:

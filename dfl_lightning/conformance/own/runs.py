@@ -300,10 +300,9 @@ def without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray]
 
     Args:
         m: number of clients.
-        width: of a row, even.
+        width: of a row, 2 or more.
     """
-    inputs = width // 2 - 1
-    return [np.zeros((1, inputs))] * m, [np.zeros(1, np.int64)] * m, [inputs, 2]
+    return [np.zeros((1, width - 1))] * m, [np.zeros(1, np.int64)] * m, [width - 1, 1]
 
 
 def graph_of(mask: np.ndarray) -> nx.DiGraph:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import GivenRun, dense, graph_of, memory_of
+from dfl_lightning.conformance.own.runs import GivenRun, dense, graph_of, memory_of, without_data
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 
@@ -130,9 +130,7 @@ def _served(model, updates, active, server_step, substitution=None, rows=None):
     m = len(updates)
     policies = [cb.Gossip(k="all"), cb.Uniform(server_step=server_step), *([substitution] if substitution else [])]
     given = {"models": model, "given": model + updates, **(rows or {})}
-    half = len(model) // 2
-    x, y = np.zeros((m, 1, half - 1)), np.zeros((m, 1), np.int64)
-    return GivenRun(policies, x, y, [half - 1, 2], "server", given, active=active, round=1)
+    return GivenRun(policies, *without_data(m, len(model)), "server", given, active=active, round=1)
 
 
 def fdms(model, updates, active, scores, counts, server_step) -> Outputs:

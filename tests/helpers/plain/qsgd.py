@@ -45,6 +45,8 @@ METHOD = Method(
         ("8 bits, one bucket", rounded(331, bits=8, bucket=10)),
         ("4 bits, buckets of 4, 4 and 2", rounded(332, bits=4, bucket=4)),
         ("2 bits: the length, or nothing", rounded(333, bits=2, bucket=5)),
+        ("seven entries in buckets of 5 and 2", rounded(336, p=7, bits=4, bucket=5)),
+        ("three entries, a bucket larger than they are", rounded(337, m=3, p=3, bits=3, bucket=512)),
         ("buckets of one entry lose nothing", rounded(334, bits=3, bucket=1)),
         ("a client that learned nothing", {**rounded(335, bits=8, bucket=10), "trained": made(335, 4, 10)["starts"]}),
     ],
