@@ -27,6 +27,7 @@ from dfl_lightning.cli.registry import (
     parameters_of,
     public_path,
 )
+from dfl_lightning.cli.unpacking import config_in, manifest_of, require_inputs
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.module import DFLModule
@@ -119,12 +120,16 @@ def split(argv: Sequence[str]) -> list[Argument]:
 
 
 def with_configs(arguments: Sequence[Argument]) -> list[Argument]:
-    """Read the configs among the arguments: files, or shipped ones by name.
+    """Read the configs among the arguments: files, bundles, or shipped ones by name.
 
     Raises:
         UserError: no such config, or one that cannot be read.
     """
-    return [_config(each.value) if each.option == "config" else each for each in arguments]
+    found = [_config(each.value) if each.option == "config" else each for each in arguments]
+    for each in found:
+        if each.content is not None:
+            require_inputs(str(each.value), [other.option for other in found if other.content is None])
+    return found
 
 
 def _config(name: str | None) -> Argument:
@@ -133,8 +138,8 @@ def _config(name: str | None) -> Argument:
         raise UserError("--config needs a file or the name of a shipped config; --list names them")
     path = Path(name)
     shipped = path.name if path.parent == Path("configs") and not path.is_file() else name
-    file = str(find("configs", shipped))
-    return Argument("config", file, read_config(file))
+    file, content = config_in(find("configs", shipped))
+    return Argument("config", str(file), content)
 
 
 def run_name(configs: Sequence[str]) -> str:
@@ -147,6 +152,9 @@ def run_name(configs: Sequence[str]) -> str:
     if not configs:
         return "run"
     path = Path(configs[-1]).resolve()
+    manifest = manifest_of(path)
+    if manifest is not None:
+        return path.parent.name
     if path.name == "config.yaml" and path.with_name("metrics.csv").is_file():
         return path.parent.parent.name or "run"
     return path.stem.strip(".") or "run"

@@ -38,6 +38,7 @@ from dfl_lightning.cli.arguments import (
     take_flag,
     with_configs,
 )
+from dfl_lightning.cli.bundle_format import SPLIT
 from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.cli.config_objects import check_objects
 from dfl_lightning.cli.ending import write_ending
@@ -55,6 +56,7 @@ from dfl_lightning.cli.runs import (
     take_run,
 )
 from dfl_lightning.cli.streams import drop_output, refused_output
+from dfl_lightning.cli.unpacking import manifest_of, remarks_on_bundles, require_code
 from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed import notices
 from dfl_lightning.distributed.connection import LostProcess, Overdue
@@ -247,6 +249,8 @@ class DFLCLI(LightningCLI):
         self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
             checkpoint, forks = self.config["ckpt_path"], self.config["fork"]
+            self.trainer.remarks += remarks_on_bundles(self._settings.configs)
+            self.datamodule.expected = expected_split(self._settings.arguments)
             self.trainer.remarks += remarks_on_history(self._settings.configs, checkpoint, forks)
             if checkpoint is not None and not forks:
                 self.trainer.remarks += remarks_on_place(self._settings.arguments, checkpoint)
@@ -409,7 +413,27 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
 
 def read(arguments: Sequence[Argument]) -> Settings:
     """Read arguments, with the configs among them and the classes beside these."""
-    return Settings(find_class_folders(with_configs(arguments)))
+    found = find_class_folders(with_configs(arguments))
+    for each in found:
+        if each.content is not None:
+            require_code(str(each.value))
+    return Settings(found)
+
+
+def expected_split(arguments: Sequence[Argument]) -> tuple[Path, bool] | None:
+    """Find the split of the run that a bundle repeats, and tell whether these arguments draw it again.
+
+    Args:
+        arguments: options and configs, in their order.
+    """
+    file, same_draw = None, True
+    for each in arguments:
+        if each.content is not None and manifest_of(str(each.value)) is not None:
+            split_file = Path(str(each.value)).with_name(SPLIT)
+            file, same_draw = (split_file if split_file.is_file() else None), True
+        elif each.content is not None or each.option.partition(".")[0] in ("data", "seed_everything"):
+            same_draw = False
+    return None if file is None else (file, same_draw)
 
 
 def find_users_classes() -> None:

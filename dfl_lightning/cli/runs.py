@@ -54,7 +54,7 @@ def no_run(command: str) -> UserError:
 
 def _hint_at_an_option(value: str) -> None:
     """Refuse a value that stands alone where the option that it belongs to can be told."""
-    if value in shipped("configs") or (value.endswith((".yaml", ".yml")) and Path(value).is_file()):
+    if value in shipped("configs") or (value.endswith((".yaml", ".yml", ".zip")) and Path(value).is_file()):
         raise UserError(f"'{value}' belongs to no option; write --config {value}")
     if is_checkpoint(checkpoint_of(value)):
         raise UserError(f"'{value}' belongs to no option; --ckpt_path {value} goes on with that run")

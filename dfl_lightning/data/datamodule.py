@@ -15,6 +15,7 @@ from torch import Tensor
 from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.data.check_finite import refuse_what_is_no_number
 from dfl_lightning.data.client_data import ClientData
+from dfl_lightning.data.expected_split import difference
 from dfl_lightning.data.materialise import materialise
 from dfl_lightning.data.partitions import IID, Partition
 from dfl_lightning.data.source import Source
@@ -64,6 +65,7 @@ class FederatedData(L.LightningDataModule):
     """
 
     noun: str | None = None  # what a sample is called; None: an image where it has the shape of one
+    expected: tuple[Path, bool] | None = None  # the split.npz of the run that this one repeats; with the same draw?
     run_seed: int | None = None  # the trainer sets it; without one, Lightning's PL_GLOBAL_SEED or 0
 
     def __init__(
@@ -188,11 +190,15 @@ class FederatedData(L.LightningDataModule):
             refuse_what_is_no_number(self.clients, self.client_split, self.source, dtype)
 
     def notes(self) -> list[str]:
-        """Return what a person should know before training: a partition that a split file takes the place of."""
+        """Return what a person should know before training: other data than expected, a partition that is not used."""
+        found = ""
+        if self.expected is not None:
+            found = difference(self.expected[0], self.client_split, self.source, same_draw=self.expected[1])
         given, used = self.partition.describe(), self.client_split.partition
         if self.split is None or not self._partition_given or given == used:
-            return []
-        return [f"data.split decides who has which sample ({used}); data.partition {given} is not used"]
+            return [found] if found else []
+        unused = f"data.split decides who has which sample ({used}); data.partition {given} is not used"
+        return [*([found] if found else []), unused]
 
     def _divide(self, source: Source) -> Split:
         if self.num_clients > len(source.labels):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.cli import keys
+from dfl_lightning.cli.unpacking import config_in
 from dfl_lightning.study.study_file import MISSING, Study
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import find
-from dfl_lightning.utils.yaml_files import read_config
 
 GROUPS = {"trainer", "model", *keys.GROUPS, "model.optimizer", "model.lr_scheduler", "model.loss"}
 """Keys of a config whose value is a mapping of options; a mapping elsewhere is one value."""
@@ -75,7 +75,7 @@ def overridden(study: Study) -> Iterator[str]:
     for row, layer in study.rows.items():
         if layer.get("config") is None:
             continue
-        own = dict(_leaves(read_config(find("configs", _config(study, layer["config"])))))
+        own = dict(_leaves(config_in(find("configs", _config(study, layer["config"])))[1]))
         again = dict(_leaves(layer))
         differ = [option for option in base if option in own and option not in again and own[option] != base[option]]
         if differ:
