@@ -13,11 +13,13 @@ import torch
 
 import dfl_lightning
 from dfl_lightning.callbacks.outgoing.attack import adversaries_of
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.source_code import hashes_of
 from dfl_lightning.utils.words import as_percent
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
@@ -70,6 +72,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             },
             "seeds": {"run": module.federation.seed, "split": trainer.datamodule.split_seed},
             "device": str(module.device),
+            **({CODE: hashes_of(module.sources)} if module.sources else {}),
             "versions": {
                 "python": platform.python_version(),
                 "dfl_lightning": dfl_lightning.__version__,

@@ -12,6 +12,7 @@ from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, 
 from dfl_lightning.study.commit import commit_now
 from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.environment import environment_of_a_cell
+from dfl_lightning.study.other_code import set_aside
 from dfl_lightning.study.plan import CONFIG, Cell
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.starting import Start, start_python
@@ -68,6 +69,9 @@ class CellProcess:
     def _start(self) -> None:
         """Start it, from the last checkpoint where there is one."""
         state = state_of(self.cell)
+        if state.other_code and state.run is not None:
+            set_aside(self.cell, state.run)
+            state = state_of(self.cell)
         for file in (FAILURE, ENDED):
             (self.cell.folder / file).unlink(missing_ok=True)
         if state.run is not None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.plan import Cell
+from dfl_lightning.study.other_code import changes_of_code, is_accepted
+from dfl_lightning.study.plan import CONFIG, Cell
+from dfl_lightning.study.resolve import disagreement
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.locks import is_locked
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.yaml_files import read_config
 
 FAILURE = "failure.json"
 """Why a cell has failed, or which data it lacks; gone when it is started again."""
@@ -30,6 +34,8 @@ class CellState:
         summary: that run's, empty where there is none yet.
         why: a sentence, where it has failed or its data are missing.
         lacks_data: whether the latter.
+        other_code: how the code of its run differs from the present one, unless that was accepted.
+        accepted_code: the same, where it was accepted.
     """
 
     cell: Cell
@@ -37,11 +43,13 @@ class CellState:
     summary: dict[str, Any]
     why: str = ""
     lacks_data: bool = False
+    other_code: str = ""
+    accepted_code: str = ""
 
     @property
     def is_done(self) -> bool:
-        """Whether it has a finished run."""
-        return self.summary.get("status") == "finished"
+        """Whether it has a finished run of the present code, or of one that was accepted."""
+        return self.summary.get("status") == "finished" and not self.other_code
 
     @cached_property
     def is_running(self) -> bool:
@@ -50,13 +58,15 @@ class CellState:
 
     @property
     def word(self) -> str:
-        """One of done, running, missing data, failed, stopped, waiting."""
+        """One of done, running, missing data, failed, other code, stopped, waiting."""
         if self.is_done:
             return "done"
         if self.is_running:
             return "running"
         if self.why:
             return "missing data" if self.lacks_data else "failed"
+        if self.other_code:
+            return "other code"
         return "stopped" if self.run is not None else "waiting"
 
     @cached_property
@@ -64,7 +74,7 @@ class CellState:
         """Rounds that are done, those since the last checkpoint included."""
         if self.is_done:
             return int(self.summary.get("rounds", 0))
-        return 0 if self.run is None else rows_of(self.run)
+        return 0 if self.run is None or (self.other_code and not self.is_running) else rows_of(self.run)
 
     @property
     def seconds(self) -> float | None:
@@ -93,11 +103,37 @@ def state_of(cell: Cell) -> CellState:
     for run in runs:
         summary = read_json(run / "summary.json")
         if summary.get("status") == "finished":
-            return CellState(cell, run, summary)
+            return _with_code(CellState(cell, run, summary))
     going = next((run for run in runs if (run / FOLDER / LAST).exists()), None)
     failure = read_json(cell.folder / FAILURE)
     summary = {} if going is None else read_json(going / "summary.json")
-    return CellState(cell, going, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))
+    state = CellState(cell, going, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))
+    return _with_code(state)
+
+
+def _with_code(state: CellState) -> CellState:
+    """Compare the code of a cell's run with the present one."""
+    if state.run is None:
+        return state
+    changes = changes_of_code(state.cell, state.run, state.summary)
+    if changes and is_accepted(state.cell, state.run):
+        return replace(state, accepted_code=changes)
+    return replace(state, other_code=changes)
+
+
+def contradictions(cells: list[Cell]) -> Iterator[str]:
+    """Say in which cells' folders there is a run of other settings, which the defaults of classes were then.
+
+    A cell of other code is none of them, for it will be trained again.
+
+    Args:
+        cells: of a study.
+    """
+    for cell in cells:
+        file = cell.folder / CONFIG
+        found = disagreement(read_config(file), cell.config) if file.is_file() else ""
+        if found and not state_of(cell).other_code:
+            yield f"{cell.folder} was made when a default of dfl_lightning was another one: {found}; remove the folder"
 
 
 def runs_of(cell: Cell) -> list[Path]:

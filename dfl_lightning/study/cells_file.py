@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import write_atomically
 
 NAME = "cells.csv"
-HEAD = ("row", "column", "seed", "scale", "folder")
+HEAD = ("row", "column", "seed", "scale", "folder", "code")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class CellEntry:
         seed: of the run.
         scale: of the rounds, 0 to 1.
         folder: of the cell, below the study's.
+        code: hashes of the user's own code, by module, as the study found it last.
     """
 
     row: str
@@ -32,6 +34,7 @@ class CellEntry:
     seed: int
     scale: float
     folder: Path
+    code: dict[str, str]
 
 
 def write_cells(plan: Plan) -> None:
@@ -43,14 +46,14 @@ def write_cells(plan: Plan) -> None:
     entries = [entry for entry in before if entry.scale != plan.scale]
     for cell in plan.cells.values():
         folder = cell.folder.relative_to(plan.folder)
-        entries.append(CellEntry(cell.row, cell.column, cell.seed, plan.scale, folder))
+        entries.append(CellEntry(cell.row, cell.column, cell.seed, plan.scale, folder, cell.code))
     entries.sort(key=lambda entry: -entry.scale)
     if entries == before:
         return
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
-    writer.writerows((e.row, e.column, e.seed, repr(e.scale), e.folder.as_posix()) for e in entries)
+    writer.writerows((e.row, e.column, e.seed, repr(e.scale), e.folder.as_posix(), _written(e.code)) for e in entries)
     write_atomically(file, lambda open_file: open_file.write(text.getvalue().encode()))
 
 
@@ -75,7 +78,12 @@ def read_cells(folder: Path) -> list[CellEntry]:
         if tuple(head) != HEAD:
             raise ValueError(f"the first line is not {','.join(HEAD)}")
         return [
-            CellEntry(row, column, int(seed), float(scale), Path(place)) for row, column, seed, scale, place in lines
+            CellEntry(row, column, int(seed), float(scale), Path(place), dict(json.loads(code or "{}")))
+            for row, column, seed, scale, place, code in lines
         ]
     except ValueError as error:
         raise UserError(f"{file}: damaged ({error}); remove it, and dfl-study status FILE writes it anew") from error
+
+
+def _written(code: dict[str, str]) -> str:
+    return json.dumps(code, sort_keys=True) if code else ""

@@ -40,7 +40,7 @@ def lacking_data(plan: Plan) -> dict[str, str]:
         state = state_of(cell)
         if state.is_done or cell.data in lacking or (cell.row in rows and cell.column in columns):
             continue
-        if state.run is None:
+        if state.run is None or state.other_code:
             try:
                 plan.study.measure.check(outline_of(cell.config).columns)
             except MissingData as error:

@@ -8,18 +8,20 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
-from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.cell_state import contradictions, state_of
 from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
-from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
+from dfl_lightning.study.of_code import about_code, by_reason
+from dfl_lightning.study.other_code import SET_ASIDE, accept
+from dfl_lightning.study.plan import Cell, Plan, add_seeds, make_plan
 from dfl_lightning.study.settings import overridden
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
@@ -97,6 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
             )
             help = "keep the numbers of a cell that is done, but no checkpoint; dfl-test and dfl-export need one"
             one.add_argument("--discard-models", action="store_true", help=help)
+            help = "count runs whose own code has changed since as runs of the present code; default: train them again"
+            one.add_argument("--accept-code", action="store_true", help=help)
             one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
             help = "options of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
@@ -162,6 +166,8 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             print(line, flush=True)
         return 0
     _make_folder(plan)
+    for sentence in _settle_code(plan, words.accept_code):
+        print(sentence, flush=True)
     todo = [replace(cell, keeps_models=not words.discard_models) for cell in check(plan)]
     if words.discard_models:
         for cell in plan.distinct():
@@ -190,6 +196,17 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         if state.word == "failed":
             say("dfl-study", f"{state.cell.label}: {state.why}", 2)
     return 2 if counts["failed"] else 0
+
+
+def _settle_code(plan: Plan, accepts: bool) -> Iterator[str]:
+    """Accept runs of other code, where this is asked for; yields what becomes of them."""
+    found = [state for cell in plan.distinct() if (state := state_of(cell)).other_code]
+    for state in found:
+        if accepts and state.run is not None:
+            accept(state.cell, state.run)
+    kept = f"trained again, and the former run is kept in {SET_ASIDE}/ of the cell; --accept-code keeps the number"
+    for reason, labels in by_reason((state.other_code, state) for state in found).items():
+        yield f"of other code: {labels}: {reason}; {'accepted' if accepts else kept}"
 
 
 def tune_only(words: argparse.Namespace) -> int:
@@ -280,6 +297,8 @@ def status(words: argparse.Namespace) -> int:
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     for line in grid(plan, states, shutil.get_terminal_size((100, 24)).columns):
         print(line)
+    for sentence in about_code(plan, list(states.values())):
+        print(sentence)
     for lack in dict.fromkeys(plan.missing.values()):
         print(f"not in the library yet: {lack}")
     for state in states.values():

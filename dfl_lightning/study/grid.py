@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dfl_lightning.study.cell_state import CellState
 from dfl_lightning.study.plan import Plan
 
-MARKS = {"done": "✓", "running": "▶", "stopped": "‖", "failed": "✗", "missing data": "?", "waiting": "·"}
+MARKS = {
+    "done": "✓",
+    "running": "▶",
+    "stopped": "‖",
+    "failed": "✗",
+    "other code": "≠",
+    "missing data": "?",
+    "waiting": "·",
+}
 """Of each state, in the order of the line that explains them."""
 NONE, ABSENT = "–", "not in library"
 """In a place without cells: the file leaves it out, or the library lacks its method or data."""

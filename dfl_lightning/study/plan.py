@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.study.resolve import Resolver, disagreement, identity
+from dfl_lightning.study.resolve import Resolver, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.utils.errors import UserError
@@ -39,6 +39,7 @@ class Cell:
         config: resolved.
         folder: of all its files.
         keeps_models: whether its last checkpoint stays when it is done.
+        code: hashes of the user's own code that it names, by module, as it is now.
     """
 
     row: str
@@ -47,6 +48,7 @@ class Cell:
     config: dict[str, Any]
     folder: Path
     keeps_models: bool = True
+    code: dict[str, str] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -79,6 +81,7 @@ class Plan:
         seeds: the study's and those that were added.
         cells: by row, column and seed.
         missing: what the library lacks, by row and column.
+        lost: modules of the user's own code that are not found, so that it is not known whether they have changed.
     """
 
     study: Study
@@ -87,6 +90,7 @@ class Plan:
     seeds: list[int]
     cells: dict[tuple[str, str, int], Cell]
     missing: dict[tuple[str, str], str]
+    lost: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -130,24 +134,27 @@ def make_plan(
     cells: dict[tuple[str, str, int], Cell] = {}
     folders: dict[str, Path] = {}
     missing = {}
+    lost: dict[str, None] = {}
     for row, column in study.pairs():
         if study.missing(row, column):
             missing[row, column] = study.missing(row, column)
             continue
         try:
             words = [*words_of(study, row, column), *as_words(tuned.get((row, column), {}))]
-            config = scaled(resolver.resolve(words), scale)
+            found = resolver.resolve(words)
+            config = scaled(found.config, scale)
         except UserError as error:
             raise UserError(f"{study.path}: {row}, {column}: {error}") from error
+        lost |= dict.fromkeys(found.lost)
         for seed in seeds:
             own = {**config, "seed_everything": seed}
-            name = identity(own)
+            name = identity(found, own)
             if name not in folders:
                 folders[name] = _folder(folder, f"{slug([row, column])}_seed-{seed}", name)
-            cells[row, column, seed] = Cell(row, column, seed, own, folders[name])
+            cells[row, column, seed] = Cell(row, column, seed, own, folders[name], code=found.code)
     if folder.is_dir():
         resolver.save()
-    return Plan(study, folder, scale, seeds, cells, missing)
+    return Plan(study, folder, scale, seeds, cells, missing, tuple(lost))
 
 
 def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -201,15 +208,6 @@ def add_seeds(study: Study, folder: Path, number: int) -> list[int]:
     text = f"added: {[*before, *new]}\n"
     write_atomically(folder / "seeds.yaml", lambda file: file.write(text.encode()))
     return new
-
-
-def contradictions(cells: list[Cell]) -> Iterator[str]:
-    """Cells in whose folder there is a run of other settings, which the library's defaults were then."""
-    for cell in cells:
-        file = cell.folder / CONFIG
-        found = disagreement(read_config(file), cell.config) if file.is_file() else ""
-        if found:
-            yield f"{cell.folder} was made when a default of dfl_lightning was another one: {found}; remove the folder"
 
 
 def _folder(study: Path, label: str, name: str) -> Path:

@@ -35,14 +35,15 @@ class StudyCell:
     def __init__(self, study: Path, entry: CellEntry) -> None:
         self.row, self.column, self.seed, self.scale = entry.row, entry.column, entry.seed, entry.scale
         self.folder = study / entry.folder
+        self._code = entry.code
 
     @cached_property
     def _found(self) -> CellState:
-        return state_of(Cell(self.row, self.column, self.seed, {}, self.folder))
+        return state_of(Cell(self.row, self.column, self.seed, {}, self.folder, code=self._code))
 
     @property
     def state(self) -> str:
-        """One of done, running, missing data, failed, stopped, waiting."""
+        """One of done, running, missing data, failed, other code, stopped, waiting."""
         return self._found.word
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from dfl_lightning.cli import keys
@@ -128,4 +127,4 @@ def _config(study: Study, name: Any) -> str:
     if not isinstance(name, str):
         raise UserError(f"{study.path}: config {name!r} is no name of a config or path of one")
     beside = study.path.parent / name
-    return str(beside) if not Path(name).is_file() and beside.is_file() else name
+    return str(beside) if beside.is_file() else name

@@ -27,6 +27,7 @@ from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
 from dfl_lightning.study.comparable import sentences as about_seeds
 from dfl_lightning.study.measure import Measure
+from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
@@ -36,7 +37,7 @@ from dfl_lightning.utils.words import as_time, counted, enumerated
 BROKEN = "NaN"
 """In the place of a number, where a client's loss is not finite."""
 
-UNDONE = ("running", "missing data", "failed", "stopped", "waiting")
+UNDONE = ("running", "missing data", "failed", "other code", "stopped", "waiting")
 """Words for cells without a number, of which a place of the table says the first."""
 
 
@@ -201,6 +202,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *[without] * bool(without),
         *_no_stars(rivals),
         *_versions(done),
+        *about_code(plan, list(states.values())),
         *sentences(apart),
         *about_seeds(compared, {key: place.values for key, place in places.items()}),
         *_of_agreement(plan, agreements),

@@ -20,9 +20,9 @@ import yaml
 
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import rounded
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.plan import Cell, Pair, added_seeds, contradictions, scaled
-from dfl_lightning.study.resolve import Resolver, identity, outline_of
+from dfl_lightning.study.cell_state import contradictions, state_of
+from dfl_lightning.study.plan import Cell, Pair, added_seeds, scaled
+from dfl_lightning.study.resolve import Resolved, Resolver, contents, identity, outline_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
@@ -144,7 +144,7 @@ class Tuning:
         """Refuse data without a validation part, before anything is trained."""
         seen: set[str] = set()
         for row, column in self.places:
-            config = self._config((row, column), {})
+            _, config = self._config((row, column), {})
             key = json.dumps(config["data"], sort_keys=True)
             if key in seen:
                 continue
@@ -229,21 +229,21 @@ class Tuning:
             raise UserError(f"{self.study.path}: tune: {option}: {error}") from error
 
     def _cell(self, place: Pair, values: Values) -> Cell:
-        config = self._config(place, values)
-        name = identity(config)
+        found, config = self._config(place, values)
+        name = identity(found, config)
         there = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # also where the row had another name then
         folder = there[0] if there else self.folder / TRIALS / f"{slug(place)}-{name}"
         label = f"trial of {place[0]}"
-        return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False)
+        return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False, code=found.code)
 
-    def _config(self, place: Pair, values: Values) -> dict[str, Any]:
+    def _config(self, place: Pair, values: Values) -> tuple[Resolved, dict[str, Any]]:
         rounds = {} if self.tune.rounds is None else {"trainer.max_rounds": self.tune.rounds}
         words = [*words_of(self.study, *place), *as_words({**rounds, **values})]
         try:
-            config = scaled(self._resolver.resolve(words), self.scale)
+            found = self._resolver.resolve(words)
         except UserError as error:
             raise UserError(f"{self.study.path}: tune: {place[0]}, {place[1]}: {error}") from error
-        return {**config, "seed_everything": self.tune.run_seed}
+        return found, {**scaled(found.config, self.scale), "seed_everything": self.tune.run_seed}
 
 
 def validation_score(cell: Cell) -> tuple[Score, float]:
@@ -289,9 +289,10 @@ def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[P
 
 
 def _digest(study: Study, scale: float) -> str:
-    """What the choice depends on: the block, and all settings of rows and columns."""
+    """Hash what the choice depends on: the block, and all settings of rows and columns, those in configs included."""
     words = [words_of(study, row, column) for row, column in study.pairs() if not study.missing(row, column)]
-    text = json.dumps([study.require_tune().content, words, scale], sort_keys=True, default=str)
+    files = [contents(each) for each in words]
+    text = json.dumps([study.require_tune().content, words, files, scale], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

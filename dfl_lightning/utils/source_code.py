@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from dfl_lightning.utils.users_code import is_users_file
+from dfl_lightning.utils.users_files import is_users_file
 
 UNKNOWN = "unknown"
 """In the place of a hash, where there is no source. It equals nothing, not even itself."""

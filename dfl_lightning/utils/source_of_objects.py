@@ -31,7 +31,7 @@ from dfl_lightning.utils.source_code import (
     find_sources,
     source_of,
 )
-from dfl_lightning.utils.users_code import is_users_file
+from dfl_lightning.utils.users_files import is_users_file
 
 _MOST_OBJECTS = 50_000
 """Objects that are looked into: a bound for data sets that are lists of samples."""

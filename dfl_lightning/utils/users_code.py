@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +13,9 @@ import jsonargparse
 import lightning
 
 from dfl_lightning.utils.errors import UserError, is_out_of_memory
+from dfl_lightning.utils.users_files import is_installed, is_ours, is_users_file
 
-_OURS = Path(__file__).parents[1]
 _PARSERS = tuple(Path(str(module.__file__)).parent for module in (jsonargparse, lightning))
-_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _ARGPARSE = Path(argparse.__file__)
 
 
@@ -40,7 +38,7 @@ def place_in_users_code(frame: FrameType) -> str:
     """Where in a user's code a thread is that has come to a frame; empty where it is in ours."""
     for caller in traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False):
         file = Path(caller.filename)
-        if file.is_relative_to(_OURS):
+        if is_ours(file):
             break
         if is_users_file(file):
             return _place(caller)
@@ -81,19 +79,8 @@ def exits_refused() -> Iterator[None]:
 
 def _may_exit(file: Path) -> bool:
     """Whether code belongs to the way from a command to the parser's own exit."""
-    standard = _is_installed(file) and "site-packages" not in file.parts and "dist-packages" not in file.parts
-    return standard or file == _ARGPARSE or any(file.is_relative_to(room) for room in (_OURS, *_PARSERS))
-
-
-def _is_installed(file: Path) -> bool:
-    """Whether a file is of Python or of an installed package."""
-    packed = {"site-packages", "dist-packages"} & set(file.parts)
-    return bool(packed) or any(file.is_relative_to(room) for room in _INSTALLED)
-
-
-def is_users_file(file: Path) -> bool:
-    """Tell whether a file of code is neither ours nor of Python or of an installed package."""
-    return file.is_file() and not file.is_relative_to(_OURS) and not _is_installed(file)
+    standard = is_installed(file) and "site-packages" not in file.parts and "dist-packages" not in file.parts
+    return standard or file == _ARGPARSE or is_ours(file) or any(file.is_relative_to(room) for room in _PARSERS)
 
 
 def _place(frame: traceback.FrameSummary) -> str:

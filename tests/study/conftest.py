@@ -1,20 +1,14 @@
 """Studies of four cells, with runs that were made up or are real."""
 
-import contextlib
-import io
 import json
 import os
-import subprocess
-import sys
-from types import SimpleNamespace
 
+import cells_here
 import numpy as np
 import pytest
 import yaml
-from threads import threads
 
-from dfl_lightning.cli import command as cli
-from dfl_lightning.study import resolve, starting
+from dfl_lightning.study import resolve
 from dfl_lightning.study.plan import CONFIG, make_plan
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.study_file import read_study_file
@@ -42,12 +36,12 @@ accuracy: acc_last
 def equal_words_are_resolved_once():
     """Most studies here ask dfl-fit what the same few words mean: its answer is kept for all tests.
 
-    Not where they mean files of the working folder; and a refusal is made each time.
+    Not where they mean files of the working folder, modules such as own_mine included; and a refusal is made each time.
     """
     ask, kept = resolve.resolved, {}
 
     def asked(words):
-        if any(os.path.isfile(word.partition("=")[2]) for word in words):
+        if any(os.path.isfile(word.partition("=")[2]) or "own_" in word for word in words):
             return ask(words)
         if tuple(words) not in kept:
             kept[tuple(words)] = ask(words)
@@ -88,36 +82,10 @@ def pretend():
     return leave_a_run
 
 
-class CellHere:
-    """What a study needs of `subprocess.Popen`: the cell's run in this process, over when it has been made."""
-
-    def __init__(self, command, *, stdout, env, **_):
-        assert command[:3] == [sys.executable, "-m", "dfl_lightning.study.child"]
-        said = io.TextIOWrapper(stdout, encoding="utf-8", write_through=True)
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            for name in env.keys() - os.environ.keys():
-                patch.setenv(name, env[name])
-            with threads(1):  # as forks have
-                self.returncode = cli.run("fit", command[3:])
-        said.detach()
-        self.stdin, self.pid = io.BytesIO(), os.getpid()
-
-    def poll(self):
-        return self.returncode
-
-
 @pytest.fixture(scope="module")
 def in_this_process():
-    """Within its context studies start no processes: for tests of what a finished study holds, not of how it runs."""
-
-    @contextlib.contextmanager
-    def in_this_process():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(starting, "subprocess", SimpleNamespace(Popen=CellHere, PIPE=subprocess.PIPE))
-            patch.setenv(starting.FORK, "0")
-            yield
-
-    return in_this_process
+    """Make a context within which studies start no processes."""
+    return cells_here.in_this_process
 
 
 def leave_a_run(cell, accuracy=None, split=0, status="finished", **summary):
