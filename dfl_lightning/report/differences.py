@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dfl_lightning.report.methods import Method, settings_of
+from dfl_lightning.report.methods import Method, settings_of, sources_of_run
 from dfl_lightning.report.setting_words import place_of
 
 _ABSENT = "–"
@@ -16,7 +16,8 @@ def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
     """The settings in which methods differ, with the value of each method, in words.
 
     Where all methods have the same class, its arguments that differ are settings of their own; otherwise each method's
-    value is its class with all arguments. Seeds, monitors, names, folders and how a run is computed are no settings.
+    value is its class with all arguments. The source of an own module that all methods use is a setting; seeds,
+    monitors, names, folders and how a run is computed are none.
 
     Args:
         methods: to compare, each by its first run.
@@ -26,6 +27,10 @@ def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
         {}
     """
     configs = [settings_of(method.runs[0]) for method in methods]
+    sources = [sources_of_run(method.runs[0]) for method in methods]
+    common = set.intersection(*map(set, sources)) if sources else set()
+    for config, own in zip(configs, sources, strict=True):
+        config["sources"] = {name: own[name] for name in sorted(common)}
     found = sorted(_differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
     return {name: [_words(value) for value in values] for name, values in found}
 

@@ -12,10 +12,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.report.method_names import base_name, is_local
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.setting_words import in_names
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.source_code import UNKNOWN
 
 
 @dataclass
@@ -143,6 +145,18 @@ def settings_of(run: Run) -> dict[str, Any]:
     return config
 
 
+def sources_of_run(run: Run) -> dict[str, str]:
+    """Name the version of each of a run's own modules in words; one that is not known is of this run alone."""
+    code = run.config.get(CODE) or {}
+    return {name: f"of {run.path.name}" if text == UNKNOWN else f"source {text[:8]}" for name, text in code.items()}
+
+
+def _with_sources(run: Run) -> dict[str, Any]:
+    """Add to the settings of a run the versions of its own code: a changed class makes another method."""
+    sources = sources_of_run(run)
+    return {**settings_of(run), **({"sources": sources} if sources else {})}
+
+
 def is_finished(run: Run) -> bool:
     """Whether the run has ended as it was to end."""
     return bool(run.summary.get("status") == "finished")
@@ -163,7 +177,7 @@ def diverged_clients(run: Run) -> int:
 
 def _settings_key(run: Run) -> str:
     if run.config:
-        return config_text(settings_of(run))
+        return config_text(_with_sources(run))
     return repr(_about(run)) if run.summary else str(run.path)
 
 
@@ -212,7 +226,7 @@ def _tell_apart(methods: list[Method]) -> None:
         same = [method for method in methods if method.full_name == full_name]
         if len(same) < 2:
             continue
-        for method, words in zip(same, in_names([config_text(settings_of(m.runs[0])) for m in same]), strict=True):
+        for method, words in zip(same, in_names([config_text(_with_sources(m.runs[0])) for m in same]), strict=True):
             if words:
                 method.name = f"{method.name} ({words})"
     seen: dict[str, int] = {}

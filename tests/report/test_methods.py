@@ -11,6 +11,7 @@ from scipy import stats
 from dfl_lightning.report.charts.colours import colour_places, dash_at
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.comparable import best_first
+from dfl_lightning.report.differences import differences
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import lines, sentences
@@ -331,6 +332,18 @@ def test_monitors_are_no_setting(tmp_path, make_run):
     configs = [{**AFIND, "monitors": ["SimulatedTime"]}, AFIND]
     runs = [read_run(make_run(tmp_path / str(s), [[0.5]], seed=s, config=c)) for s, c in enumerate(configs)]
     assert [m.name for m in find_methods(runs)] == ["AFIND+"]
+
+
+def test_runs_of_other_code_are_another_method(tmp_path, make_run):
+    code = [{"mine": "a" * 64, "nets": "c" * 64}, {"mine": "b" * 64}, {"mine": "b" * 64}, {"mine": "unknown"}, {}]
+    code.append({"mine": "unknown"})
+    configs = [{**AFIND, "code": own} if own else AFIND for own in code]
+    runs = [read_run(make_run(tmp_path / str(s), [[0.5]], seed=s, config=c)) for s, c in enumerate(configs)]
+    methods = find_methods(runs)
+    assert [method.seeds for method in methods] == [[0], [1, 2], [3], [4], [5]]
+    assert [m.name for m in methods[:2]] == [f"AFIND+ (mine = source {8 * letter}, …)" for letter in "ab"]
+    assert differences(methods[:2]) == {"sources.mine": ["source aaaaaaaa", "source bbbbbbbb"]}
+    assert differences([methods[0], methods[3]]) == {}
 
 
 def test_a_quick_try_does_not_replace_the_run(tmp_path, make_run):
