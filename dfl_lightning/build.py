@@ -133,7 +133,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         clusters=clusters,
         seed=seed,
         init=module.init,
-        num_rounds=rounds if rounds is not None and rounds >= 0 else None,
+        planned_rounds=rounds if rounds is not None and rounds >= 0 else None,
         objective=module.objective,
         local=LocalTraining(
             duration=module.duration,
@@ -147,6 +147,9 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         remarks=trainer.remarks,
     )
     federation.start()
+    if former is not None and stage == "fit":
+        begun = former.federation.horizon
+        federation.horizon.continue_from(begun.rounds, sorted(begun.readers), "a second fit")
     _refuse_missing_data(trainer, data, task, stage)
 
     if former is None:

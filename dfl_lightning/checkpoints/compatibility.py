@@ -34,6 +34,7 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
         "rows": str(module.bank.boundary.rows["models"].dtype),
         "row sets": sorted(module.bank.boundary.rows),
         "reported": module.federation.reported_rows,
+        "rounds": {"number": module.federation.planned_rounds, "readers": sorted(module.federation.horizon.readers)},
         "policies": policies,
         "config": _comparable(trainer.config),
     }
@@ -61,6 +62,8 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
     saved = {**saved, "config": _comparable(saved["config"])}  # an earlier version has kept more of it
     must = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
+        begun = saved["rounds"]
+        module.federation.horizon.continue_from(begun["number"], begun["readers"], str(where))
         must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
         must += ["topology"]  # last: where the configs already differ, theirs is the plainer sentence
     for key in must:

@@ -17,6 +17,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
+from dfl_lightning.round.horizon import Horizon, calling
 from dfl_lightning.round.objective import Objective
 from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
@@ -71,7 +72,8 @@ class Federation:
         clusters: long [m], known from the data or the topology; None where they are not.
         seed: the run's seed; draws are named, see `Round.stream`.
         init: how models start, `model.init`: `common`, `independent`, or a file.
-        num_rounds: rounds of the run; None where only a signal or early stopping ends it.
+        planned_rounds: rounds of the run; None where only a signal or early stopping ends it. For refusals and remarks;
+            what decides a number of the run reads `num_rounds`.
         objective: the local training rule.
         local: how clients train, whatever the objective.
         policies: those that take part, in their order.
@@ -81,6 +83,7 @@ class Federation:
     Attributes:
         bank: the clients' models; there from the first round on, not yet in `start`.
         engine: what trains and scores them; likewise.
+        horizon: by whom the number of rounds was read, and what it must have been: see `Horizon`.
     """
 
     data: ClientData
@@ -90,7 +93,7 @@ class Federation:
     clusters: Tensor | None
     seed: int
     init: str
-    num_rounds: int | None
+    planned_rounds: int | None
     objective: Objective
     local: LocalTraining
     policies: tuple[RoundCallback, ...] = ()
@@ -98,6 +101,21 @@ class Federation:
     task: Task = field(default_factory=Classification)
     bank: Bank = field(init=False, repr=False)
     engine: Engine = field(init=False, repr=False)
+    horizon: Horizon = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin with a number of rounds that was not read yet."""
+        self.horizon = Horizon(self.planned_rounds)
+
+    @property
+    def num_rounds(self) -> int | None:
+        """Rounds of the run, noticed: a policy or objective that reads it makes another number another run.
+
+        Raises:
+            UserError: the run was begun with another number, see `Horizon`.
+        """
+        self.horizon.notice(calling((*self.policies, self.objective)))
+        return self.planned_rounds
 
     @property
     def num_clients(self) -> int:

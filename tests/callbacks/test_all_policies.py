@@ -83,6 +83,11 @@ def test_it_goes_on_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
+@slow_if(lambda listed, place: place != listed.places[0])
+def test_it_computes_with_the_number_of_rounds_where_it_reads_it(listed, place):
+    properties.computes_with_the_number_of_rounds_where_it_reads_it(listed, place)
+
+
 @slow_if(is_variant_or_elsewhere)
 def test_it_does_not_see_cohorts(listed, place):
     properties.does_not_see_cohorts(listed, place)

@@ -42,7 +42,7 @@ class Trace(Dropout):
         m = federation.num_clients
         if clients != m:
             raise UserError(f"{self.file}: {clients} columns, but data has {m} clients; give one column a client")
-        wanted = federation.num_rounds
+        wanted = federation.planned_rounds
         if not self.repeat and (wanted is None or wanted < 0 or rounds < wanted):
             raise UserError(
                 f"{self.file}: {rounds} lines, but trainer.max_rounds={wanted}; add lines or set dropout.repeat=true"

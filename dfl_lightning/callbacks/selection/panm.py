@@ -96,7 +96,7 @@ class PANM(Selection):
         self.logs = ("models_by_formula", "matched", *of_clusters)
         self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
         first = (self.stage_one // self.tau + 1) * self.tau
-        rounds = federation.num_rounds
+        rounds = federation.planned_rounds
         if rounds is not None and 0 < rounds < first:
             remark = (
                 f"PANM matches no neighbours in {rounds} rounds (the first time would be after {first}): "

@@ -71,8 +71,8 @@ class PENS(Selection):
         n = federation.num_nodes
         self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
         self.expected = LinkMemory.empty(n)
-        if federation.num_rounds is not None and 0 < federation.num_rounds <= self.stage_one:
-            remark = f"PENS stays in stage one for all {federation.num_rounds} rounds: lower selection.stage_one"
+        if federation.planned_rounds is not None and 0 < federation.planned_rounds <= self.stage_one:
+            remark = f"PENS stays in stage one for all {federation.planned_rounds} rounds: lower selection.stage_one"
             federation.remark(remark)
 
     def on_propose(self, round: Round) -> None:

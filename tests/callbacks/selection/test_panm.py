@@ -53,7 +53,7 @@ class Perfect:
         self.links = AllPairs.of_nodes(len(clusters)) if reachable is None else Links.from_mask(reachable)
         self.reachable = self.links.mask
         self.federation = SimpleNamespace(topology=SimpleNamespace(budgets=None), clusters=None)
-        self.panm.start(SimpleNamespace(num_nodes=len(clusters), num_rounds=None, clusters=None))
+        self.panm.start(SimpleNamespace(num_nodes=len(clusters), planned_rounds=None, clusters=None))
         self.fetched = torch.zeros_like(self.reachable)
         self.updates = 0
         self.index = 0

@@ -138,6 +138,15 @@ def goes_on_from_a_file(listed: Listed, place: str) -> None:
         agree(found.rounds[STOPPED_AFTER:], pictures(start(listed, place).take_up(found.saved), ROUNDS - STOPPED_AFTER))
 
 
+def computes_with_the_number_of_rounds_where_it_reads_it(listed: Listed, place: str) -> None:
+    """Planned with fewer rounds, the first two are the same, unless the number was read."""
+    found, fewer = usual(listed, place), start(listed, place, rounds=ROUNDS - 1)
+    readers = found.run.module.federation.horizon.readers
+    assert fewer.module.federation.horizon.readers == readers
+    if not readers:
+        agree(found.rounds[:2], pictures(fewer, 2))
+
+
 def does_not_see_cohorts(listed: Listed, place: str) -> None:
     """Another engine with a cohort for each client, on several threads, does the same up to rounding."""
     found = usual(listed, place)

@@ -87,6 +87,7 @@ def start(
     former: list[int] | None = None,
     engine: str = "loop",
     precision: str = "64-true",
+    rounds: int = ROUNDS,
     **settings: Any,
 ) -> Run:
     """A run with the policy and its company, ready for its first round.
@@ -99,6 +100,7 @@ def start(
         former: the former ids of the clients; default: their own; a shorter list is a smaller federation.
         engine: see `DFLTrainer`.
         precision: likewise.
+        rounds: that the run is planned with.
         **settings: further options of the model.
     """
     former = FEDERATION if former is None else former
@@ -119,7 +121,7 @@ def start(
     sizes = SIZES if len(former) > 1 else SIZES[: len(former)]
     data = toy_data(sizes=sizes, val_fraction=1 / 3, kind=functools.partial(Federation, former=former))
     trainer = {"precision": precision, "engine": engine}
-    return Run(policies, len(former), ROUNDS, topology(place, former), data, model, trainer)
+    return Run(policies, len(former), rounds, topology(place, former), data, model, trainer)
 
 
 def pictures(run: Run, rounds: int = ROUNDS) -> list[dict[str, Any]]:
