@@ -111,7 +111,8 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     loss = task.mean_loss() if module.loss is None else module.loss
     _refuse_without_classes(policies, module.objective, task)
     _refuse_other_losses(trainer.policy(Prediction), loss)
-    if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
+    selection = trainer.policy(Selection)
+    if topology.num_servers > 1 and selection is not None and not selection.assigns_servers:
         raise UserError(
             "several servers need a selection that assigns clients to them; "
             "use --selection IFCA, or set servers: 1 in the topology"

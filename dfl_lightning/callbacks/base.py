@@ -71,10 +71,12 @@ class Outgoing(Policy):
     their buffers: a running mean or variance is no update, and part of one would be none.
 
     Attributes:
+        sends_public_copies: whether a message brings the copy of the sender up to date that all its neighbours have.
         sends_updates: a message is an update, of use only to who knows the model that it starts from. Servers do; of
             what neighbours get, `bytes_of` says nothing then, for they are sent a whole model.
     """
 
+    sends_public_copies: bool = False
     sends_updates: bool = False
 
     def start(self, federation: Federation) -> None:
@@ -173,16 +175,25 @@ class Selection(Policy):
         assigns_servers: whether `assign` chooses among several servers.
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
         lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
+        scores_are_first_order: whether `scores` and `own_scores` are first-order gains, which `FirstOrder` then reads.
         scores_are_weights: whether `scores` and `own_scores` are weights to average with.
         supports_updates: whether it works with an aggregation that updates the senders' models.
+        threshold_rule: the unit of its scores, `ratio` or `literal`, which `AdaptiveThreshold` must share; None: any.
     """
 
     k: int | Literal["all"] = 5
     assigns_servers: bool = False
     lists_candidates: bool = True
+    scores_are_first_order: bool = False
     scores_are_weights: bool = False
     supports_updates: bool = False
+    threshold_rule: str | None = None
     neighbour_counts: Mapping[str, str] = {"k": "k"}
+
+    def listed_links(self, federation: Federation) -> int:
+        """Return the links of the graph where all candidates are looked at or chosen, else twice `k` for each node."""
+        links = len(federation.topology.linked(0))
+        return links if self.lists_candidates or self.k == "all" else min(links, 2 * self.k * federation.num_nodes)
 
     def limits(self, round: Round) -> Tensor:
         """Return how many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
@@ -248,6 +259,7 @@ class Aggregation(Policy):
     Attributes:
         against_adversaries: whether it is meant against false models: reports add its name to that of any method.
         include_self: whether a receiver's own trained model has a vote.
+        mixes_public_copies: whether it mixes the public copies that the outgoing policy `CHOCO` keeps.
         updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
             back, in the place of averaging trained models; then links must go both ways.
         column_stochastic: that what a sender gives away sums to 1, in the place of what a receiver takes.
@@ -256,6 +268,7 @@ class Aggregation(Policy):
 
     against_adversaries: bool = False
     include_self: bool = True
+    mixes_public_copies: bool = False
     updates_senders: bool = False
     column_stochastic: bool = False
     reads_topology_weights: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.objectives.plain import Plain
@@ -40,9 +40,7 @@ class D2(Plain):
 
     def start(self, federation: Federation) -> None:
         """Require symmetric mixing, and eigenvalues above -1/3 where they are known."""
-        symmetric: list[Any] = [
-            p for p in federation.policies if getattr(p, "is_symmetric", lambda of: False)(federation)
-        ]
+        symmetric = [policy for policy in federation.policies if policy.is_symmetric(federation)]
         if not symmetric:
             raise UserError(
                 "objective D2 needs mixing weights that are symmetric: --aggregation Metropolis with "

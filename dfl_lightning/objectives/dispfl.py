@@ -44,7 +44,7 @@ class DisPFL(Objective):
         if not 0 <= prune <= 1:
             raise UserError(f"objective.prune={prune}; it is a share between 0 and 1")
         self.density, self.prune, self.common_masks = density, prune, common_masks
-        self.kept: list[int] = []  # ones of each parameter's mask; all of them where it is dense
+        self.kept = []  # ones of each parameter's mask; all of them where it is dense
         self._entries: list[Entry] = []
         self.rounds = 1  # of the run
 

@@ -63,7 +63,7 @@ class FedProto(Objective):
                 "belongs to none; "
                 "use a network that ends with torch.nn.Linear, or another objective"
             )
-        if not any(getattr(policy, "averages_prototypes", False) for policy in federation.policies):
+        if not any(policy.averages_prototypes for policy in federation.policies):
             raise UserError(
                 "objective FedProto exchanges prototypes, which only aggregation PrototypeAverage mixes; add "
                 "--aggregation PrototypeAverage"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dfl_lightning.callbacks import Aggregation, Metropolis, Policy
+from dfl_lightning.callbacks import Policy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.unusual import unusual_settings
 from dfl_lightning.round.hosts import RunModule, RunTrainer
@@ -28,10 +28,7 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
         f"{names} · {module.federation.num_clients} clients · {network} · {data}",
         f"{module.federation.topology.describe()} · {describe_engine(module)} · seed {module.federation.seed}",
     ]
-    aggregation = module.federation.policy(Aggregation)
-    rate = aggregation.second_eigenvalue(module.federation) if isinstance(aggregation, Metropolis) else None
-    if rate is not None:
-        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients active")
+    lines += [line for policy in trainer.policies() if (line := policy.describe(module.federation))]
     lines += [f"note: {note}" for note in notes(trainer, module)]
     return lines
 

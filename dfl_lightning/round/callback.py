@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback
+from torch import Tensor
 
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.running import running
@@ -39,6 +40,7 @@ class RoundCallback(Callback):
             that depend on the run.
         supports_servers: whether it works where servers receive and mix.
         needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
+        averages_prototypes: whether it mixes the prototypes that the objective `FedProto` sends.
         only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
@@ -51,6 +53,7 @@ class RoundCallback(Callback):
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
     needs_classes: bool = False
+    averages_prototypes: bool = False
     only_watches: bool = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,6 +68,40 @@ class RoundCallback(Callback):
 
     def start(self, federation: Federation) -> None:
         """Refuse what cannot work, before a run, with a `UserError`."""
+
+    def listed_links(self, federation: Federation) -> int:
+        """Return how many links a round writes down for this policy, by which memory is foreseen; default: none.
+
+        Args:
+            federation: of the run.
+        """
+        return 0
+
+    def is_symmetric(self, federation: Federation) -> bool:
+        """Tell whether the mixing matrices of all rounds are symmetric for certain; default: no.
+
+        Args:
+            federation: of the run.
+        """
+        return False
+
+    def eigenvalues(self, federation: Federation) -> Tensor | None:
+        """Return the eigenvalues of a mixing matrix that is the same in all rounds, float64 [n], ascending.
+
+        Default: None, they are not known.
+
+        Args:
+            federation: of the run.
+        """
+        return None
+
+    def describe(self, federation: Federation) -> str | None:
+        """Return a line of its own for the banner; default: none.
+
+        Args:
+            federation: of the run.
+        """
+        return None
 
     def on_start(self, round: Round) -> None:
         """Prepare once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.

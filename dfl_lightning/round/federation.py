@@ -189,12 +189,12 @@ class Federation:
         links, memory = listed_links(self), machine_memory()
         needed = LINK_BYTES * links
         if memory is not None and needed > memory:
-            name = next(type(p).__name__ for p in self.policies if getattr(p, "lists_candidates", False))
+            policy = max(self.policies, key=lambda policy: policy.listed_links(self))
             raise UserError(
-                f"selection {name} looks at every link, and {self.num_clients:,} clients of a complete graph have "
-                f"{links:,} links, for which a round needs about {size(needed)} of memory (this machine has "
-                f"{size(memory)}); use a sparser graph, for example --topology partial, or --selection Gossip, which "
-                "draws a few"
+                f"{type(policy).__name__} looks at every link, and {self.num_clients:,} clients of a complete "
+                f"graph have {links:,} links, for which a round needs about {size(needed)} of memory (this machine has "
+                f"{size(memory)}); use a sparser graph, for example --topology partial, or --selection Gossip with a "
+                "number as its k, which draws a few"
             )
 
     def _refuse_servers(self, user: RoundCallback | Objective) -> None:
@@ -252,13 +252,15 @@ class Federation:
 
 
 def listed_links(federation: Federation) -> int:
-    """How many links a round writes down: all of its graph, or of a complete one those that a selection draws."""
+    """Return how many links a round writes down: all of its graph, or of a complete one those that policies ask for.
+
+    Args:
+        federation: of the run.
+    """
     links = federation.topology.linked(0)
-    if not isinstance(links, AllPairs) or any(getattr(p, "lists_candidates", False) for p in federation.policies):
+    if not isinstance(links, AllPairs):
         return len(links)
-    drawn = [k for p in federation.policies if isinstance(k := getattr(p, "k", 0), int)]
-    looks_at_all = any(getattr(p, "k", 0) == "all" for p in federation.policies)
-    return len(links) if looks_at_all else min(len(links), 2 * max(drawn, default=0) * federation.num_nodes)
+    return max(policy.listed_links(federation) for policy in federation.policies)
 
 
 def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:

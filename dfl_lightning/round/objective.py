@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dfl_lightning.bank.layout import Layout
@@ -19,12 +20,14 @@ class Objective(LocalRule):
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
         logs: names that it may give to `round.log`, by which a study knows them before training.
         supports_servers: whether it works where servers receive and mix.
+        kept: how many entries of each parameter a client exchanges; empty: all of them.
         method_name: what reports call a method with it; empty where it makes none of its own.
     """
 
     reports: str | None = None
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
+    kept: Sequence[int] = ()
     method_name: str = ""
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:

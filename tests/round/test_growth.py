@@ -11,6 +11,7 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import GradientTracking
+from dfl_lightning.round.federation import listed_links
 
 CLIENTS, DEGREE = 400, 4
 LINKS = CLIENTS * DEGREE
@@ -132,3 +133,23 @@ def test_a_list_that_no_memory_holds_is_refused_before_training(tmp_path, monkey
     sentence = r"AFIND looks at every link, and 600 clients of a complete graph have 359,400 links.* 143\.8 MB"
     with pytest.raises(UserError, match=sentence):
         fit(POLICIES["AFIND+"](), tmp_path, "complete", clients=600)
+
+
+@pytest.mark.parametrize("prediction", [[], [cb.KNN(k=100)]])
+def test_all_neighbours_of_a_complete_graph_are_refused_by_name(prediction, tmp_path, monkeypatch):
+    monkeypatch.setattr("dfl_lightning.round.federation.machine_memory", lambda: 10**7)
+    sentence = r"Gossip looks at every link, and 200 clients .* --selection Gossip with a number as its k"
+    with pytest.raises(UserError, match=sentence):
+        fit([cb.Gossip(k="all"), cb.Uniform(), *prediction], tmp_path, "complete", clients=200, rounds=1)
+    fit([cb.Gossip(k=10), cb.Uniform(), *prediction], tmp_path, "complete", clients=200, rounds=1)  # the remedy
+
+
+def test_memory_is_foreseen_of_the_links_that_selections_list(tmp_path):
+    foreseen = [
+        ([cb.Gossip(k=3), cb.Uniform(), cb.KNN(k=30)], 2 * 3 * 40),
+        ([cb.PANM(k=3, l=4), cb.Uniform()], 2 * (3 + 4) * 40),
+        (POLICIES["AFIND+"](), 40 * 39),
+    ]
+    for policies, links in foreseen:
+        trainer = fit(policies, tmp_path, "complete", clients=40, rounds=1)
+        assert listed_links(trainer.lightning_module.federation) == links

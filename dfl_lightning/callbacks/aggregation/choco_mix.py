@@ -8,7 +8,7 @@ import torch
 
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
-from dfl_lightning.callbacks.base import Substitution
+from dfl_lightning.callbacks.base import Outgoing, Substitution
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -38,7 +38,8 @@ class CHOCOMix(Metropolis):
     def start(self, federation: Federation) -> None:
         """Require public copies of clients that are there."""
         super().start(federation)
-        if not any(getattr(policy, "sends_public_copies", False) for policy in federation.policies):
+        outgoing = [policy for policy in federation.policies if isinstance(policy, Outgoing)]
+        if not any(policy.sends_public_copies for policy in outgoing):
             raise UserError("aggregation CHOCOMix mixes the public copies of --outgoing CHOCO; add it")
         if federation.policy(Substitution) is not None:
             raise UserError(

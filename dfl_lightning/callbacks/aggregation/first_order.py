@@ -57,7 +57,7 @@ class FirstOrder(Aggregation):
         gains = torch.full_like(votes, float("nan"))
         wanted = wanted & (votes > 0)
         of_nodes = wanted & (voters.senders < round.num_nodes)
-        if getattr(round.federation.policy(Selection), "scores_are_first_order", False):
+        if round.federation.require(Selection).scores_are_first_order:
             known = round.candidates.look_up(round.scores, voters.receivers, voters.senders)
             itself = (voters.receivers == voters.senders) & (round.candidates.count > 0)[voters.receivers]
             gains = torch.where(of_nodes, torch.where(itself, round.own_scores[voters.receivers], known), gains)

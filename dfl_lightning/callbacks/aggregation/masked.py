@@ -47,7 +47,7 @@ class MaskedAverage(Uniform):
         """Set what a message takes, unless an Outgoing policy says it."""
         objective, layout, ledger = round.federation.objective, round.bank.layout, round.ledger
         entries = [entry for entry in layout.entries if not entry.is_buffer]
-        numbers = getattr(objective, "kept", [entry.stop - entry.start for entry in entries])
+        numbers = objective.kept or [entry.stop - entry.start for entry in entries]
         sent = [(entry, number) for entry, number in zip(entries, numbers, strict=True) if layout.is_shared(entry)]
         kept = sum(number for _, number in sent)
         possible = sum(entry.stop - entry.start for entry, _ in sent if entry.trainable and len(entry.shape) > 1)

@@ -72,8 +72,15 @@ class Metropolis(Aggregation):
             federation: of the run.
         """
         topology = federation.topology
-        selects_all = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
+        selects_all = federation.require(Selection).k == "all" and topology.budgets is None
         return selects_all and not topology.directed and federation.policy(Substitution) is None
+
+    def describe(self, federation: Federation) -> str | None:
+        """Return the second largest eigenvalue modulus, where it is known."""
+        rate = self.second_eigenvalue(federation)
+        if rate is None:
+            return None
+        return f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients active"
 
     def second_eigenvalue(self, federation: Federation) -> float | None:
         """Return |lambda_2| of the mixing matrix with all clients active: what a step leaves of differences, at most.

@@ -52,8 +52,8 @@ class CHOCO(Outgoing):
     def start(self, federation: Federation) -> None:
         """Refuse whatever loses messages, or reads them in another way."""
         super().start(federation)
-        mixes = federation.policy(Aggregation)
-        if not getattr(mixes, "mixes_public_copies", False):
+        mixes = federation.require(Aggregation)
+        if not mixes.mixes_public_copies:
             raise UserError(
                 f"outgoing CHOCO sends differences to public copies, which aggregation {type(mixes).__name__} does not "
                 "mix; use --aggregation CHOCOMix"
@@ -70,7 +70,7 @@ class CHOCO(Outgoing):
             raise UserError(f"{lost}with {type(dropout).__name__} some clients receive none; use --dropout null")
         if federation.topology.changes:
             raise UserError(f"{lost}the links of topology {federation.topology.name} change; use a fixed graph")
-        if not mixes.is_symmetric(federation):  # type: ignore[union-attr]
+        if not mixes.is_symmetric(federation):
             raise UserError(
                 f"{lost}not all neighbours are selected, or links are not mutual; use --selection Gossip --selection.k "
                 "all on an undirected topology"

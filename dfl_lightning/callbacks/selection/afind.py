@@ -68,6 +68,7 @@ class AFIND(Selection):
         if not (proxy_clip > 0 and math.isfinite(proxy_clip)):
             raise UserError(f"selection.proxy_clip={proxy_clip}; it must be above 0")
         self.nu, self.k, self.rule = nu, k, rule
+        self.threshold_rule = rule
         self.proxy_noise, self.proxy_clip = proxy_noise, proxy_clip
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.similarity: LinkMemory | None = None  # last known cosines

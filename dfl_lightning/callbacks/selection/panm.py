@@ -104,6 +104,11 @@ class PANM(Selection):
             )
             federation.remark(remark)
 
+    def listed_links(self, federation: Federation) -> int:
+        """Return twice the neighbours and strangers that each client compares, at most the links of the graph."""
+        links = len(federation.topology.linked(0))
+        return min(links, 2 * (self.k + self.l) * federation.num_nodes)
+
     def initialises(self, index: int) -> bool:
         """Tell whether a round is of stage one; rounds are counted from 0."""
         return index < self.stage_one

@@ -75,6 +75,11 @@ class PENS(Selection):
             remark = f"PENS stays in stage one for all {federation.planned_rounds} rounds: lower selection.stage_one"
             federation.remark(remark)
 
+    def listed_links(self, federation: Federation) -> int:
+        """Return twice those that each client evaluates; all links where the rule counts who was in reach."""
+        drawn = min(super().listed_links(federation), 2 * self.sampled * federation.num_nodes)
+        return super().listed_links(federation) if self.lists_candidates else drawn
+
     def on_propose(self, round: Round) -> None:
         """Propose in stage one a uniform draw of the active ones; in stage two the peers, or all."""
         if round.index < self.stage_one:

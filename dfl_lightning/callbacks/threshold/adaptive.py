@@ -37,9 +37,8 @@ class AdaptiveThreshold(Threshold):
 
     def start(self, federation: Federation) -> None:
         """Require scores and a threshold in the same units."""
-        selection = federation.policy(Selection)
-        theirs = getattr(selection, "rule", self.rule)
-        if theirs != self.rule:
+        theirs = federation.require(Selection).threshold_rule
+        if theirs not in (None, self.rule):
             raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
         self.threshold = torch.zeros(federation.num_nodes, dtype=torch.float64)
 
