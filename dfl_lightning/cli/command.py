@@ -74,6 +74,7 @@ from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.live import LivePage
+from dfl_lightning.report.observing import only_warns
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.writing import PAGE, check_report, write_report
@@ -298,11 +299,20 @@ class DFLCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         if self._report and self.trainer.run.path is not None:  # a live one is there already
-            page = self.trainer.run.path / PAGE if self._live else write_report([self.trainer.run.path])
-            print(f"page: {page}", flush=True)
+            self._report_page(self.trainer.run.path)
         if self._command != "fit" and self._watcher is None:
             for line in per_client_table(self.model):
                 print(line)
+
+    def _report_page(self, folder: Path) -> None:
+        """Write the page of a finished run, unless it was written while the run lasted, and print its name."""
+        page = folder / PAGE
+        if not self._live:
+            again = f"the run is finished, and dfl-report {shlex.quote(str(folder))} makes its page again"
+            with only_warns("the page of the run", again):
+                page = write_report([folder])
+        if page.is_file():
+            print(f"page: {page}", flush=True)
 
 
 def check_config(config: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.observing import only_warns
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.run_folder import RunFolder
@@ -16,7 +18,6 @@ from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.writing import PAGE, check_report, write_methods, write_report
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +52,8 @@ class LivePage(RoundCallback):
     """Writes the run's page every few rounds, and once more when the run ends, however it ends.
 
     A page is written after a round when the last one has taken less than `SHARE` of the time since then. A browser
-    that has it open loads it anew and keeps its round, client, theme and place. If a page cannot be written, on a
-    full disk for example, that is said once and does not end the run.
+    that has it open loads it anew and keeps its round, client, theme and place. A page that fails, whatever the
+    reason, does not end the run: one warning says why, and the page is tried once more when the run ends.
 
     Attributes:
         seconds: that pages took, each.
@@ -62,11 +63,11 @@ class LivePage(RoundCallback):
         check_report()
         self.seconds: list[float] = []
         self._next = 0.0
-        self._refused = False
+        self._failed = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin anew: the first page follows the first round."""
-        self.seconds, self._next, self._refused = [], 0.0, False
+        self.seconds, self._next, self._failed = [], 0.0, False
         bar = trainer.progress_bar_callback
         if isinstance(bar, RoundProgress):
             bar.page_follows = True  # its last lines name no command that makes the page
@@ -74,22 +75,22 @@ class LivePage(RoundCallback):
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Write the page if it is time for one, a round being done."""
         folder = trainer.run_folder
-        if folder is None or folder.path is None or not trainer.is_global_zero or self._refused:
+        if folder is None or folder.path is None or not trainer.is_global_zero or self._failed:
             return
         began = time.perf_counter()
         if began < self._next:
             return
-        run = RunningRun(folder, summarise(trainer, module, "running"))
-        try:
+        later = f"the run continues without it, and dfl-report {shlex.quote(str(folder.path))} makes it"
+        with only_warns("the page of the run", later, self._give_up):
+            run = RunningRun(folder, summarise(trainer, module, "running"))
             write_methods(find_methods([run]), _page(folder), following=self._gap)
-        except UserError as error:
-            self._refused = True
-            self._say(trainer, f"{error}; the run goes on without its page")
-            return
-        if not self.seconds:
-            self._say(trainer, f"page: {_page(folder)} (open it in a browser, it follows the run)")
-        self.seconds.append(time.perf_counter() - began)
+            if not self.seconds:
+                self._say(trainer, f"page: {_page(folder)} (open it in a browser, it follows the run)")
+            self.seconds.append(time.perf_counter() - began)
         self._next = time.perf_counter() + self._gap
+
+    def _give_up(self) -> None:
+        self._failed = True
 
     @property
     def _gap(self) -> float:
@@ -107,12 +108,11 @@ class LivePage(RoundCallback):
 
     def _last(self, trainer: RunTrainer) -> None:
         folder = trainer.run_folder
-        if folder is None or folder.path is None or not trainer.is_global_zero or self._refused:
+        if folder is None or folder.path is None or not trainer.is_global_zero:
             return
-        try:
+        again = f"dfl-report {shlex.quote(str(folder.path))} makes it again"
+        with only_warns("the last page of the run", f"the other files of the run are not affected, and {again}"):
             write_report([folder.path])
-        except UserError as error:
-            self._say(trainer, str(error))
 
     def _say(self, trainer: Any, sentence: str) -> None:
         bar = trainer.progress_bar_callback

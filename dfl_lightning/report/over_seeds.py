@@ -12,7 +12,7 @@ import torch
 from dfl_lightning.functional import OverClients, over_clients
 from dfl_lightning.report.methods import Method, is_finished, seed_of, tested_on
 from dfl_lightning.report.reading import Run
-from dfl_lightning.report.statistics import Spread, spread, spread_of_all
+from dfl_lightning.report.statistics import Spread, spread_of_all
 
 Number = TypeVar("Number")
 """Of a round, or several of them."""
@@ -124,13 +124,14 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
         column: of metrics.csv.
 
     Returns:
-        `round`, `mean`, `sd` (NaN with one seed) and `count` of the rounds in which a run has a number, thinned.
+        `round`, `mean`, `sd` (NaN with one seed) and `count` of the rounds in which a run has a number, thinned. The
+        mean is NaN where the number of a run is not finite.
     """
-    series = [_known(run, column) for run in method.runs]
+    series = [known_numbers(run, column) for run in method.runs]
     rounds = sorted({int(r) for known in series for r in known})
     series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]
-    spreads = [spread([known[r] for known in series if r in known]) for r in rounds]
+    spreads = [spread_of_all([known[r] for known in series if r in known]) for r in rounds]
     return {
         "round": np.array(rounds, dtype=np.int64),
         "mean": np.array([each.mean for each in spreads]),
@@ -155,8 +156,25 @@ def held(run: Run, known: Mapping[int, Number], rounds: Sequence[int]) -> dict[i
     return {**known, **{r: last for r in rounds if r > end}}
 
 
-def _known(run: Run, column: str) -> dict[int, float]:
+def known_numbers(run: Run, column: str) -> dict[int, float]:
+    """Return a column of metrics.csv by round, without the rounds that have no number.
+
+    A number may be infinite, or NaN in an evaluation in which a client's loss is not finite.
+
+    Args:
+        run: any.
+        column: of metrics.csv.
+    """
     values = run.metrics.get(column)
     if values is None:
         return {}
-    return {int(r): float(v) for r, v in zip(run.metrics["round"], values, strict=True) if math.isfinite(v)}
+    there = ~np.isnan(values)
+    split = next((split for split in _EVALUATED if column.startswith(f"{split}_")), "")
+    losses = run.metrics.get(f"{split}_loss")
+    if losses is not None:
+        there |= np.isinf(losses)
+    return {int(r): float(v) for r, v in zip(run.metrics["round"][there], values[there], strict=True)}
+
+
+_EVALUATED = ("val", "test", "global_test")
+"""The data on which an evaluation's columns are measured; each has a column of the loss."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from lightning.pytorch.callbacks import ProgressBar
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from dfl_lightning.report.banner import banner
+from dfl_lightning.report.observing import only_warns
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
@@ -46,6 +48,9 @@ def fitting(parts: Sequence[str], width: int) -> str:
 class RoundProgress(ProgressBar, RoundCallback):
     """Rounds as a bar in a terminal, as plain lines elsewhere.
 
+    It only shows a run: if it fails, one warning says why, and the run continues without it. An output stream that
+    cannot be written (an `OSError`) ends the command, as it ends any other program.
+
     Args:
         lines: without a terminal, about this many lines a run.
 
@@ -58,7 +63,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         self.lines, self.page_follows = lines, False
         self._bar: Progress | None = None
         self._cohorts = ""
-        self._quiet = False
+        self._quiet = self._failed = False
 
     def disable(self) -> None:
         """Say nothing: in all processes but the first."""
@@ -70,13 +75,15 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The banner; the bar, at the round where the run starts."""
-        if self._quiet:
-            return
-        for line in banner(trainer, pl_module):
-            print(line, flush=True)
+        self._failed = False
+        self._show_only(self._begin, trainer, pl_module)
+
+    def _begin(self, trainer: RunTrainer, pl_module: RunModule) -> None:
         self._of = (trainer, pl_module)
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        for line in banner(trainer, pl_module):
+            print(line, flush=True)
         console = Console()
         if console.is_terminal:
             columns = (
@@ -94,12 +101,13 @@ class RoundProgress(ProgressBar, RoundCallback):
         """Cohorts of the local work."""
         if self._bar is not None:
             self._cohorts = f"cohorts {done}/{total}"
-            self._show(*self._of)
+            self._show_only(self._show, *self._of)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """A round is done."""
-        if self._quiet:
-            return
+        self._show_only(self._line, trainer, module)
+
+    def _line(self, trainer: RunTrainer, module: RunModule) -> None:
         self._cohorts = ""
         done = module.bank.boundary.round
         if self._bar is not None:
@@ -109,19 +117,20 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The bar stays where it is."""
-        self._stop()
+        self._end_bar()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """The final table."""
         if trainer.run_folder is not None and trainer.run.summary:
-            lines = [*final_table(trainer.run.summary), f"run: {trainer.run.path}"]
+            with self._guard("the final table", "the run is finished, and its summary.json has the numbers"):
+                print("", *final_table(trainer.run.summary), sep="\n", flush=True)
+            print(f"run: {trainer.run.path}", flush=True)
             if not self.page_follows:
-                lines.append(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}")
-            print("", *lines, sep="\n", flush=True)
+                print(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}", flush=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the terminal as it was."""
-        self._stop()
+        self._end_bar()
 
     def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
         """Not used: the line is made here."""
@@ -169,6 +178,27 @@ class RoundProgress(ProgressBar, RoundCallback):
         if boundary.metrics.get("active", module.federation.num_clients) < module.federation.num_clients:
             parts.append(f"{boundary.metrics['active']:.0f} active")
         return parts
+
+    def _show_only(self, show: Callable[[RunTrainer, RunModule], None], trainer: RunTrainer, module: RunModule) -> None:
+        """Call a function that prints something of the run, unless an earlier call has failed."""
+        if self._quiet or self._failed:
+            return
+        with self._guard("the progress of the run", "the run continues, and its metrics.csv has the numbers"):
+            show(trainer, module)
+
+    def _guard(self, what: str, remedy: str) -> AbstractContextManager[None]:
+        """Turn errors into one warning; pass those of the output stream, which end the command."""
+        return only_warns(what, remedy, self._give_up, but=(OSError,))
+
+    def _end_bar(self) -> None:
+        with self._guard("the progress bar", "nothing else of the run is affected"):
+            self._stop()
+
+    def _give_up(self) -> None:
+        self._failed = True
+        with suppress(Exception):  # what has failed may be the bar itself
+            self._stop()
+        self._bar = None
 
     def _stop(self) -> None:
         if self._bar is not None:

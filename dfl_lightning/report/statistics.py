@@ -92,16 +92,16 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def spread_of_all(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation; NaN where a value is NaN, for a mean of the others alone would look better.
+    """Compute mean and standard deviation; NaN if a value is not finite, since the others alone would look better.
 
     Args:
-        values: a mean over clients of each seed, NaN where a client's loss is not finite.
+        values: a mean over clients of each seed, NaN or infinite where that of a client is not finite.
 
     Examples:
         >>> spread_of_all([1.0, math.nan])
         Spread(mean=nan, sd=None, count=2)
     """
-    return Spread(math.nan, None, len(values)) if any(map(math.isnan, values)) else spread(values)
+    return Spread(math.nan, None, len(values)) if not all(map(math.isfinite, values)) else spread(values)
 
 
 def rounded(value: float, scale: float | None = None) -> float:

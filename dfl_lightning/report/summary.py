@@ -89,7 +89,7 @@ def _of_score(score: Score, metrics: dict[str, np.ndarray], clients: dict[str, n
     if tested in clients:
         history = torch.from_numpy(clients[tested])
         validation = torch.from_numpy(clients[validated]) if validated in clients else None
-        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history)
+        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history) | history.isinf()
         found = score_summary(history, validation, broken, score.higher_is_better)
         numbers = {
             **{score.prefix + name: value for name, value in found.items()},
@@ -157,10 +157,10 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     else:
         why = "no round was evaluated on test data"
         if numbers.get("not_finite"):
-            why = "not every loss of the last evaluation is finite"
+            why = f"not every loss and {score.label} of the last evaluation is finite"
         lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
     if numbers.get("not_finite"):
-        lines.append(_not_finite(numbers["not_finite"]))
+        lines.append(_not_finite(numbers["not_finite"], score.label))
     if numbers.get("global_last") is not None:
         lines.append(
             f"global model on the global test set: {score.text(numbers['global_last'])} after the last evaluated "
@@ -205,18 +205,18 @@ def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
     return f"training diverged: {', '.join(words)}"
 
 
-def _not_finite(times: dict[str, int], most: int = 5) -> str:
-    """The clients whose losses were not finite, in one line.
+def _not_finite(times: dict[str, int], label: str, most: int = 5) -> str:
+    """Name the clients whose losses or scores were not finite, in one line.
 
     Examples:
-        >>> _not_finite({"3": 12, "0": 1})
-        'the loss on test data was not finite: client 3 in 12 evaluations, client 0 in 1'
+        >>> _not_finite({"3": 12, "0": 1}, "perplexity")
+        'the loss or perplexity on test data was not finite: client 3 in 12 evaluations, client 0 in 1'
     """
     (first, often), *others = list(times.items())[:most]
     words = [f"client {first} in {often} evaluation{'s' * (often > 1)}", *(f"client {who} in {n}" for who, n in others)]
     if len(times) > most:
         words.append(f"and {len(times) - most} more in clients.npz")
-    return f"the loss on test data was not finite: {', '.join(words)}"
+    return f"the loss or {label} on test data was not finite: {', '.join(words)}"
 
 
 def _mean(values: np.ndarray) -> float:

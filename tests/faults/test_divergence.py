@@ -108,8 +108,8 @@ def test_a_model_whose_loss_is_not_finite_has_no_accuracy_in_any_table(tmp_path,
     assert accuracy["acc_best_round"] == pytest.approx(run.metrics["test_acc"][0])
     assert accuracy["not_finite"] == {"1": 2}
     lines = final_table(run.summary)
-    assert any("test accuracy unknown: not every loss of the last evaluation is" in line for line in lines)
-    assert "the loss on test data was not finite: client 1 in 2 evaluations" in lines
+    assert any("test accuracy unknown: not every loss and accuracy of the last evaluation is" in line for line in lines)
+    assert "the loss or accuracy on test data was not finite: client 1 in 2 evaluations" in lines
     (mean,) = (line for line in per_client_table(trainer.lightning_module) if line.startswith("mean"))
     assert mean.split()[-1] == "nan"
     read = read_run(run.path)

@@ -314,7 +314,7 @@ def test_a_client_without_a_score_is_said_to_lack_what_it_lacks_and_chosen_clien
     np.savez(run / "split.npz", **split | {"test_offsets": np.cumsum([0, *sizes]), "test_indices": np.arange(150)})
     seen = open_page(write_report([run]))
     for client, said in (
-        (1, "Client 1 has no test accuracy: its loss is not finite."),
+        (1, "Client 1 has no test accuracy: its loss or score is not finite."),
         (2, "Client 2 has no test data."),
     ):
         seen.page.select_option("#client", str(client))

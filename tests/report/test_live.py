@@ -93,15 +93,17 @@ def test_pages_take_a_twentieth_of_the_time(small_run, monkeypatch, tmp_path, se
     assert min(np.diff(pages)) >= 2
 
 
-def test_a_page_that_cannot_be_written_is_said_once_and_ends_no_run(small_run, at_once, capsys):
+def test_a_page_that_cannot_be_written_is_tried_once_more(small_run, at_once, capsys):
     class InTheWay(RoundCallback):
         def on_train_start(self, trainer, pl_module):
             (trainer.run.path / "report.html").mkdir()
 
     fit = small_run(3, callbacks=[LivePage(), InTheWay()]).fit()
     assert len(fit.trainer.run.metrics["round"]) == 3
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "report.html" in line]
-    assert line.endswith("; the run goes on without its page")
+    first, last = [line for line in capsys.readouterr().err.splitlines() if "report.html" in line]
+    assert first.startswith("warning: the page of the run failed (")
+    assert first.endswith(f"; the run continues without it, and dfl-report {fit.folder} makes it")
+    assert last.startswith("warning: the last page of the run failed (")
 
 
 def test_the_last_page_says_how_the_run_ended(small_run, at_once):

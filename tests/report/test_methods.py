@@ -256,7 +256,7 @@ def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_se
     without_a_loss(tmp_path / "Broken" / "0")
     runs = [read_run(tmp_path / "before" / name / str(seed)) for name in levels for seed in range(3)]
     broken = [read_run(tmp_path / "Broken" / str(seed)) for seed in range(3)]
-    said = "In Broken a client's loss on test data is not finite: there is no mean."
+    said = "In Broken a client's loss or accuracy on test data is not finite: there is no mean."
     assert " ".join(sentences(find_methods([*broken, *runs]))) == f"{said} {before}"
     assert sentences(find_methods(broken)) == [said]
     (line,) = [line for line in lines(find_methods([*broken, *runs])) if line.method.name == "Broken"]
@@ -266,7 +266,7 @@ def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_se
 
     for with_broken in (True, False):
         (drawn,) = (f for f in figures(find_methods([*broken * with_broken, *runs])) if f.name == "clients")
-        assert drawn.note.endswith(" Clients whose loss is not finite are left out.") == with_broken
+        assert drawn.note.endswith(" Clients whose loss or score is not finite are left out.") == with_broken
 
 
 # --- nothing false ----------------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_every_reason_why_seeds_of_the_only_method_are_not_compared_is_said(tmp_
     without_a_loss(folders[0])
     assert sentences(find_methods([read_run(folders[0])])) == [
         "AFIND+: stopped after 1 round.",
-        "At the last evaluation a client's loss on test data is not finite.",
+        "At the last evaluation a client's loss or accuracy on test data is not finite.",
     ]
 
 

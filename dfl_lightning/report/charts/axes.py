@@ -72,7 +72,7 @@ def cut(title: str, values: Iterable[float | None], domain: Sequence[float]) -> 
         >>> cut("test accuracy, %", [12.0, 93.0], [55, 95])
         'test accuracy, %, cut below 55'
     """
-    known = [value for value in values if value is not None]
+    known = finite(values)
     sides = [("below", domain[0], min(known, default=domain[0]) < domain[0])]
     sides.append(("above", domain[1], max(known, default=domain[1]) > domain[1]))
     words = " and ".join(f"{side} {end:g}" for side, end, is_cut in sides if is_cut)
@@ -100,7 +100,7 @@ def score_bounds(values: Sequence[float], score: Score) -> list[float]:
     """
     if score.percent:
         return bounds(values)
-    known = [v for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
+    known = finite(values) or [0.0, 1.0]
     span = max(known) - min(known) or abs(max(known)) or 1.0
     step = 10.0 ** math.floor(math.log10(span / 10))
     step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= span / 20)
@@ -108,14 +108,19 @@ def score_bounds(values: Sequence[float], score: Score) -> list[float]:
     return [float(f"{step * end:.6g}") for end in ends]
 
 
-def typical(values: Iterable[float], score: Score) -> list[float]:
-    """The values without the worst 4 %, those of the first rounds, for which no axis is made; in order.
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are numbers and finite."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def typical(values: Iterable[float | None], score: Score) -> list[float]:
+    """The finite values without the worst 4 %, those of the first rounds, for which no axis is made; in order.
 
     Args:
         values: in the unit of the chart.
         score: of the task.
     """
-    order = sorted(values)
+    order = sorted(finite(values))
     few = len(order) // 25
     return order[few:] if score.higher_is_better else order[: len(order) - few]
 
@@ -143,7 +148,7 @@ def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margi
         >>> bounds([62.0, 91.0])
         [60, 95]
     """
-    known = [v for v in values if v is not None and math.isfinite(v)]
+    known = finite(values)
     if not known:
         return [low, high]
     least, most = min(known), max(known)

@@ -11,7 +11,7 @@ import numpy as np
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
 from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
-from dfl_lightning.report.charts.line_ends import end_labels, said_after, with_rim
+from dfl_lightning.report.charts.line_ends import end_labels, ended, said_after, with_rim
 from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
@@ -38,7 +38,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     for method in methods:
         of_method = _by_rank(method, score)
         rows += of_method
-        ends += [{**row, "after": said_after(method, "")} for row in of_method[-1:]]
+        ends += [_end(method, row, score) for row in of_method[-1:]]
     if not rows:
         raise UserError("no run was evaluated on test data")
     most, compared = max(row["rank"] for row in rows), judged(rows, methods)
@@ -70,6 +70,13 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
 
 
+def _end(method: Method, row: Row, score: Score) -> Row:
+    """Return the end of a method's line; one that is not finite says so."""
+    if math.isfinite(row[score.field]):
+        return {**row, "after": said_after(method, "")}
+    return {**row, **ended(method, score.field, math.nan)}
+
+
 def _has_local(methods: Sequence[Method]) -> bool:
     """Whether there is a chart of gains beside that of the clients, which is as high then."""
     return any(method.is_local for method in methods)
@@ -98,7 +105,8 @@ def _by_rank(method: Method, score: Score) -> list[Row]:
         row: Row = {"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(mean, score)}
         row |= dict.fromkeys(("sd", "low", "high"))
         if len(of_seeds) > 1:
-            sd = of_seeds[:, rank].std(ddof=1)
+            with np.errstate(invalid="ignore"):  # infinite numbers have no deviation
+                sd = of_seeds[:, rank].std(ddof=1)
             found = {"sd": sd, "low": mean - sd, "high": mean + sd}
             row |= {name: rounded_for(value, score) for name, value in found.items()}
         rows.append(row)
@@ -172,7 +180,9 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
             if len(ours) != len(theirs):
                 continue
             score = run.score
-            for client, gain in enumerate(score.merit(1.0) * (ours - theirs) * score.factor):
+            with np.errstate(invalid="ignore"):  # where both are infinite
+                differences = score.merit(1.0) * (ours - theirs) * score.factor
+            for client, gain in enumerate(differences):
                 if math.isfinite(gain):
                     shown = rounded_for(gain, score)
                     entry = {"method": method.name, "seed": seed_of(run), "client": client, "gain": shown}

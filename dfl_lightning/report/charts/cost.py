@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, typical
 from dfl_lightning.report.charts.base import altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
-from dfl_lightning.report.charts.line_ends import end_labels, said_after
+from dfl_lightning.report.charts.line_ends import end_labels, ended
 from dfl_lightning.report.costs import SIMULATED
 from dfl_lightning.report.methods import Method, names_for_colours
-from dfl_lightning.report.over_seeds import from_one, held, thinned
+from dfl_lightning.report.over_seeds import from_one, held, known_numbers, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -50,13 +49,12 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         if not curve:
             continue
         last = curve[-1]
+        value = last[score.field] / score.factor
         if last["cost"] > 0:
             rows += [row for row in curve if row["cost"] > 0 or not log]
-            ends.append({**last, "after": said_after(method, score.number(last[score.field] / score.factor))})
+            ends.append({**last, **ended(method, score.field, value)})
         else:
-            flat.append(
-                {**last, "after": said_after(method, f"{score.number(last[score.field] / score.factor)}, 0 MB")}
-            )
+            flat.append({**last, **ended(method, score.field, value, ", 0 MB")})
     if not rows and not flat:
         raise UserError("no run was evaluated on test data")
     least = min((row["cost"] for row in rows), default=0.1 if log else 0.0)
@@ -123,9 +121,9 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
             continue
         column_of_run = run.metrics[column]
         costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
-        for r, cost, value in zip(run.metrics["round"], costs, run.metrics[score.column], strict=True):
-            if math.isfinite(value):
-                series[-1][int(r)] = (float(cost), float(value) * score.factor)
+        spent = dict(zip(run.metrics["round"].astype(int).tolist(), costs.tolist(), strict=True))
+        known = known_numbers(run, score.column)
+        series[-1].update({r: (spent[r], value * score.factor) for r, value in known.items()})
     rounds = sorted({r for known in series for r in known})
     series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]

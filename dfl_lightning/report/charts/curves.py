@@ -13,7 +13,7 @@ from dfl_lightning.functional import over_clients
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, rounded_for, score_bounds, typical
 from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
-from dfl_lightning.report.charts.line_ends import end_labels, said_after
+from dfl_lightning.report.charts.line_ends import end_labels, ended
 from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
@@ -48,12 +48,8 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
             mean = rounded_for(mean, score)
             rows.append({"method": method.name, "round": from_one(r), "mean": mean, "sd": shown(sd)})
         if len(curve["round"]):
-            last: Row = {
-                "method": method.name,
-                "round": from_one(curve["round"][-1]),
-                "mean": float(curve["mean"][-1] * unit),
-            }
-            ends.append({**last, "after": said_after(method, score.number(last["mean"] / unit))})
+            last = {"method": method.name, "round": from_one(curve["round"][-1])}
+            ends.append({**last, **ended(method, "mean", float(curve["mean"][-1]))})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     for row in rows:
@@ -109,9 +105,11 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
     known = ~np.isnan(values).all(1)
     for i in keep[known[keep]]:
         numbers = values[i][~np.isnan(values[i])] * score.factor
-        low, q1, middle, q3, high = (rounded_for(value, score) for value in np.percentile(numbers, shares))
-        found = over_clients(torch.from_numpy(numbers), higher_is_better=score.higher_is_better)
-        worst = rounded_for(found.worst10, score)
+        with np.errstate(invalid="ignore"):  # between two infinite numbers
+            found = np.percentile(numbers, shares)
+        low, q1, middle, q3, high = (rounded_for(value, score) for value in found)
+        over = over_clients(torch.from_numpy(numbers), higher_is_better=score.higher_is_better)
+        worst = rounded_for(over.worst10, score)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
         rows.append({"method": label, "round": from_one(first.clients["rounds"][i]), **quantiles})
     if not rows:

@@ -26,6 +26,21 @@ def said_after(method: Method, words: str) -> str:
     return f"  {words}" if words else ""
 
 
+def ended(method: Method, field: str, value: float, more: str = "") -> Row:
+    """Return where a line ends, and what stands there: a value that is not finite is beyond the worst end of the axis.
+
+    Args:
+        method: as charts draw it.
+        field: of the chart, with the number in its unit.
+        value: the score, not times its factor.
+        more: after the number.
+    """
+    score = method.score
+    if not math.isfinite(value):
+        return {field: score.merit(-math.inf), "after": said_after(method, f"not finite{more}")}
+    return {field: value * score.factor, "after": said_after(method, f"{score.number(value)}{more}")}
+
+
 def spread_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions of labels that are at least `gap` apart, as close to the wanted ones as their order allows.
 
@@ -100,7 +115,7 @@ def end_labels(
 
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in lines:
-        if row[y] is not None and (row[x] > 0 or not ends):
+        if row[y] is not None and math.isfinite(row[y]) and (row[x] > 0 or not ends):
             curves.setdefault(row["method"], []).append((part(row[x]), row[y]))
     for row in rows:
         after = row.get("after", "")
@@ -124,15 +139,18 @@ def end_labels(
         ):
             one["label_y"] = place
     chart, vertical = alt.Chart(data(placed)), list(domain)
-    ended = chart.transform_filter("datum.inside")
+    within = chart.transform_filter("datum.inside")
     base = chart.encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=vertical), text=alt.Text("label:N"))
     colour = method_colour(names)
     end_x, end_y = alt.X("end_x:Q"), alt.Y("end_y:Q").scale(domain=vertical)
-    return [
-        ended.mark_rule(strokeWidth=1, opacity=0.45, x2Offset=_ROOM - 2).encode(
+    marks = [
+        within.mark_rule(strokeWidth=1, opacity=0.45, x2Offset=_ROOM - 2).encode(
             x=end_x, y=end_y, x2=alt.X2("label_x:Q"), y2=alt.Y2("label_y:Q"), color=colour
         ),
-        ended.mark_point(filled=True, opacity=1, size=36).encode(x=end_x, y=end_y, color=colour),
+        within.mark_point(filled=True, opacity=1, size=36).encode(x=end_x, y=end_y, color=colour),
+    ]
+    return [
+        *(marks if any(one["inside"] for one in placed) else []),
         *with_rim(base, {"color": colour}, align="left", dx=_ROOM, fontSize=12, fontWeight=600, clip=False),
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, whole_ticks
+from dfl_lightning.report.charts.axes import cut, finite, per_cent_axis, round_axis, whole_ticks
 from dfl_lightning.report.charts.base import TILES, Row, altair, data, drawn, finished, judged
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
@@ -59,10 +59,12 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         ]
         rows += of_method
         if of_method:
-            ends.append({**of_method[-1], "after": said_after(method, "")})
+            known = math.isfinite(values[-1])
+            end = {} if known else {"value": -math.inf}  # its name stands at the lower end of the axis
+            ends.append({**of_method[-1], **end, "after": said_after(method, "" if known else "not finite")})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
-    numbers = [float(row["value"]) for row in judged(rows, methods)]
+    numbers = finite(float(row["value"]) for row in judged(rows, methods)) or [0.0, 1.0]
     room = (max(numbers) - min(numbers) or abs(max(numbers)) or 1.0) * 0.1
     domain = [0.0, 100.0] if share else [min(numbers) - room, max(numbers) + room]
     x = round_axis(rows, 5)

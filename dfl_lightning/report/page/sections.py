@@ -212,7 +212,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         f"clients{tail}",
         f"Clients from best to worst{where}",
         f"By rank at the last evaluation{', mean over seeds. ' + band if several else '.'} Shaded: the worst tenth."
-        f"{' Clients whose loss is not finite are left out.' * _lacks_scores(methods)}",
+        f"{' Clients whose loss or score is not finite are left out.' * _lacks_scores(methods)}",
         "half",
         lambda: charts.sorted_clients(methods),
     )
@@ -273,8 +273,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
 
 
 def _lacks_scores(methods: Sequence[Method]) -> bool:
-    """Whether a client that is tested has no score in the end."""
-    return any(np.isnan(last_scores(run)).any() for m in for_charts(methods) for run in m.runs)
+    """Whether a client that is tested has no finite score in the end."""
+    return any(not np.isfinite(last_scores(run)).all() for m in for_charts(methods) for run in m.runs)
 
 
 def _lengths_differ(methods: Sequence[Method]) -> bool:

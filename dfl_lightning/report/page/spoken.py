@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,10 +33,17 @@ def spoken(title: str, note: str, spec: dict[str, Any]) -> str:
 def _said(rows: Sequence[dict[str, Any]]) -> list[str]:
     """The numbers of lines' ends, from the highest on, or the words at the rows of a chart of gains."""
     ends = {row["method"]: row for row in rows if "end_y" in row}
-    order = sorted(ends.values(), key=lambda row: -row["end_y"])
+    order = sorted(ends.values(), key=lambda row: -math.inf if row["end_y"] is None else row["end_y"], reverse=True)
     if order:
-        return [row["label"] if ": " in row["label"] else f"{row['method']} {row['end_y']:.3g}" for row in order]
+        return [_ended(row) for row in order]
     return [f"{row['method']} {row['text']}" for row in rows if "text" in row and "method" in row]
+
+
+def _ended(row: dict[str, Any]) -> str:
+    """Say where a line ends, or the reason that its label gives."""
+    if ": " in row["label"] or row["end_y"] is None:
+        return str(row["label"])
+    return f"{row['method']} {row['end_y']:.3g}"
 
 
 def _rows(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:

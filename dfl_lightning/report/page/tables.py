@@ -21,6 +21,9 @@ from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, spread_of_all
 from dfl_lightning.utils.score import Score
 
+NOT_FINITE = "not finite"
+"""A cell whose number is NaN or infinite for a client that has data."""
+
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
     """Methods from best to worst, with their score and their cost, as HTML.
@@ -130,8 +133,8 @@ def score_cell(value: Spread, score: Score) -> str:
     """
     if not value.count:
         return "–"
-    if math.isnan(value.mean):  # a loss is not finite
-        return "NaN"
+    if not math.isfinite(value.mean):
+        return NOT_FINITE
     around = "" if value.sd is None else f" <i>± {score.number(value.sd, value.mean)}</i>"
     return f"<b>{score.number(value.mean)}</b>{around}"
 
@@ -146,8 +149,8 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
     """
     if not value.count:
         return "–"
-    if math.isnan(value.mean):  # a loss is not finite
-        return "NaN"
+    if not math.isfinite(value.mean):
+        return NOT_FINITE
     around = "" if value.sd is None else f" <i>± {value.sd * unit:.{digits}f}</i>"
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
 

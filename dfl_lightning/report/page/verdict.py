@@ -110,7 +110,7 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
         return [f"{_listed(wrong)}.", _last(found[0].score, score)]
     words = [aside] if aside else []
     if broken:
-        words.append(f"In {and_(broken)} a client's loss on test data is not finite: there is no mean.")
+        words.append(f"In {and_(broken)} a client's {_of_tests(score)} is not finite: there is no mean.")
     if not known:
         why = "No run can be compared" if evaluated else "No run was evaluated on test data"
         return [*words, *[f"{why}, so there is no verdict."] * (not broken)]
@@ -256,8 +256,13 @@ def _basis(methods: Sequence[Method]) -> list[str]:
 def _last(value: Spread, score: Score) -> str:
     """What the last evaluation of a run gives that is not compared."""
     if math.isnan(value.mean):
-        return "At the last evaluation a client's loss on test data is not finite."
+        return f"At the last evaluation a client's {_of_tests(score)} is not finite."
     return f"The last evaluation gives {_shown(value, score)}."
+
+
+def _of_tests(score: Score) -> str:
+    """Name the numbers of which one is not finite where a mean score does not exist."""
+    return f"loss or {score.label} on test data"
 
 
 def _better(score: Score) -> str:

@@ -1,0 +1,47 @@
+"""What may fail without ending a run: pages and lines that only show the numbers, which files hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from dfl_lightning.utils.errors import one_line
+from dfl_lightning.utils.users_code import account_of
+
+
+def warn(sentence: str) -> None:
+    """Print a warning on standard error; if that cannot be written, the run continues all the same.
+
+    Python's `warnings` would end the run where its filters turn warnings into errors.
+    """
+    with suppress(OSError, ValueError):  # a full disk or a closed stream
+        print(f"warning: {one_line(sentence)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def only_warns(
+    what: str, remedy: str, failed: Callable[[], None] = lambda: None, but: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Turn any error of what only shows a run into a warning.
+
+    Ctrl-C, signals and `sys.exit` pass.
+
+    Args:
+        what: fails, as the subject of a sentence.
+        remedy: what the user can do, and what happens to the run.
+        failed: called after the warning.
+        but: errors that pass.
+
+    Examples:
+        >>> with only_warns("the page", "dfl-report RUN makes it"):
+        ...     print(1 / 1)
+        1.0
+    """
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:
+        warn(f"{what} failed ({account_of(error)}); {remedy}")
+        failed()
