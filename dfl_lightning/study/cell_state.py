@@ -92,9 +92,8 @@ class CellState:
         return Score.read(self.summary)
 
     def is_broken(self, measure: Measure) -> bool:
-        """Whether one of its scores is NaN, because a client's loss was not finite."""
-        broken = self.score.numbers(self.summary).get("not_finite") if self.is_done else None
-        return bool(broken) and self.number(measure) is None
+        """Say whether its number is NaN or infinite, as where a client's loss was not finite."""
+        return self.is_done and measure.is_not_finite(self.summary, self.run)
 
 
 def state_of(cell: Cell) -> CellState:

@@ -128,10 +128,30 @@ class Measure:
             summary: the run's summary.json.
             run: its folder.
         """
+        value = self._value(summary, run)
+        return value if value is not None and math.isfinite(value) else None
+
+    def is_not_finite(self, summary: Mapping[str, Any], run: Path | None) -> bool:
+        """Say whether a run that is done has this number, and it is NaN or infinite.
+
+        Args:
+            summary: the run's summary.json.
+            run: its folder.
+        """
+        value = self._value(summary, run)
+        return value is not None and not math.isfinite(value)
+
+    def _value(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
+        """Return the number of a run, also one that is not finite; None where it has none."""
         if self.is_score:
             own = Score.read(summary)
-            value = own.numbers(summary).get(self.key) if own.name == self.score.name else None
-            return None if value is None else self.factor * float(value)
+            if own.name != self.score.name:
+                return None
+            numbers = own.numbers(summary)
+            value = numbers.get(self.key)
+            if value is None:  # JSON has no infinity and no NaN
+                return math.nan if numbers.get("not_finite") and self.key in numbers else None
+            return self.factor * float(value)
         rows = [] if run is None else read_metrics(run / "metrics.csv")
         if self.key.startswith(EVALUATED):  # an empty cell of an evaluated round is a number that is not finite
             rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
@@ -139,8 +159,7 @@ class Measure:
             rows = [row for row in rows if row.get(self.key)]
         if not any(row.get(self.key) for row in rows):
             return None
-        value = float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.key) or math.nan) for row in rows]))
-        return value if math.isfinite(value) else None
+        return float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.key) or math.nan) for row in rows]))
 
     def check(self, columns: Sequence[str]) -> None:
         """Refuse a number that a run does not have, before it is trained.

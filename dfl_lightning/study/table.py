@@ -34,8 +34,8 @@ from dfl_lightning.study.study_file import Published
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
 
-BROKEN = "NaN"
-"""In the place of a number, where a client's loss is not finite."""
+BROKEN = "not finite"
+"""Instead of a number that is NaN or infinite, as where a client's loss is not finite."""
 
 UNDONE = ("running", "missing data", "failed", "other code", "stopped", "waiting")
 """Words for cells without a number, of which a place of the table says the first."""
@@ -406,11 +406,12 @@ def _diverged(done: list[CellState]) -> Iterator[str]:
 
 
 def _broken(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[str]:
-    """In which cells losses are not finite, so that there is no score."""
+    """Name the cells whose number is not finite, with the number of clients where that is known."""
     cells = {s.cell.folder: s for s in done if s.is_broken(measures[s.cell.column])}.values()
     if cells:
-        parts = [f"{s.cell.label} ({len(s.score.numbers(s.summary)['not_finite'])} clients)" for s in cells]
-        yield f"{BROKEN}: losses on test data are not finite in {', '.join(parts)}"
+        clients = [len(s.score.numbers(s.summary).get("not_finite", ())) for s in cells]
+        parts = [f"{s.cell.label} ({n} clients)" if n else s.cell.label for s, n in zip(cells, clients, strict=True)]
+        yield f"{BROKEN}: the number of a client or of the run is NaN or infinite in {', '.join(parts)}"
 
 
 def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], TableCell]) -> Iterator[str]:

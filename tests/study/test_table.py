@@ -269,12 +269,13 @@ def test_a_seed_in_which_a_loss_is_not_finite_leaves_no_mean_of_the_others(fille
     plan = filled(ACCURACIES)
     before = make_table(plan)
     assert before.places["Local", "IID"].mean is not None
-    assert "NaN" not in formats.markdown(before)
+    assert "not finite" not in formats.markdown(before)
     pretend(plan.cells["Local", "IID", 1], test_accuracy={"acc_last": None, "not_finite": {"0": 1, "4": 2}})
     table = make_table(plan)
     assert table.places["Local", "IID"].mean is None
-    assert table.places["Local", "IID"].remark == "NaN"
-    sentence = "- NaN: losses on test data are not finite in Local, IID, seed 1 (2 clients)\n"
+    assert table.places["Local", "IID"].remark == "not finite"
+    number = "the number of a client or of the run is NaN or infinite"
+    sentence = f"- not finite: {number} in Local, IID, seed 1 (2 clients)\n"
     assert sentence in formats.markdown(table)
 
 
