@@ -1,8 +1,7 @@
 """The README and the pages of docs/: what they name exists, under the name that they give it.
 
-That the README's own code runs is in test_readme.py, that of docs/running.md in test_running_page.py; the commands of
-docs/data.md are in test_data_page.py, the tables of networks and methods in test_networks_page.py and
-test_methods_page.py.
+That what they tell a reader to type works is in test_walk.py; the commands of docs/data.md are also in
+test_data_page.py, the tables of networks and methods in test_networks_page.py and test_methods_page.py.
 """
 
 from __future__ import annotations
