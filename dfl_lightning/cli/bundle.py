@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -11,16 +10,14 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
 
 from dfl_lightning.checkpoints.io import run_of
+from dfl_lightning.checkpoints.own_code import CODE, code_in
 from dfl_lightning.cli.bundle_format import (
-    CODE,
     CONFIG,
     FILES,
     MANIFEST,
@@ -127,7 +124,7 @@ def collect(folder: Path) -> Bundle:
     files = _Files(found, _working_folders(folder, config), (folder / CONFIG).stat().st_mtime)
     found.config = with_texts(config, files.packed)
     found.config.pop(CLASS_FOLDERS, None)
-    if _add_code(found, folder, config, files):
+    if _add_code(found, folder, config):
         found.config[CLASS_FOLDERS] = [CODE]
     _forget_the_machine(found, config)
     text = yaml.safe_dump(found.config, sort_keys=False, allow_unicode=True)
@@ -281,85 +278,37 @@ def _methods(cls: type) -> set[str]:
 
 
 # --- own code ---------------------------------------------------------------------------------------------------------
-def _add_code(found: Bundle, folder: Path, config: Mapping[str, Any], files: _Files) -> bool:
-    """Add the source that the run keeps of own classes, and the modules that this source imports."""
-    kept = folder / CODE
-    for file in sorted(kept.rglob("*.py")):
-        found.members[f"{CODE}/{file.relative_to(kept).as_posix()}"] = file
-    here = [*files.bases, *(base / name for base in files.bases for name in config.get(CLASS_FOLDERS) or ())]
-    modules = set(found.modules)
-    for module in sorted(_own_modules(config, here)):
-        if module not in modules:
-            raise UserError(
-                f"{folder} keeps no source of {module} in {CODE}/, so that its bundle could not be repeated"
-            )
-    waiting = list(modules)
-    while waiting:
-        module = waiting.pop()
-        for other in _imports(found, module):
-            source = None if other in modules else _source(other, here)
-            if source is None:
-                continue
-            modules.add(other)
-            waiting.append(other)
-            stem = other.replace(".", "/") + ("/__init__" if source.name == "__init__.py" else "")
-            found.members[f"{CODE}/{stem}.py"] = source
-            files.notice(source)
+def _add_code(found: Bundle, folder: Path, config: Mapping[str, Any]) -> bool:
+    """Add the source that the run keeps of its own code; returns whether there is any.
+
+    Raises:
+        UserError: the source of a class is not kept, or cannot be imported from a file.
+    """
+    modules = code_in(config, str(folder / CONFIG))
+    for module in modules:
+        stem = f"{CODE}/{module.replace('.', '/')}"
+        name = next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if (folder / name).is_file()), None)
+        if name is None:
+            raise UserError(f"{folder} keeps no source of {module} in {CODE}/, without which it cannot be repeated")
+        found.members[name] = folder / name
+    if "__main__" in {path.partition(".")[0] for path in _class_paths(config)}:
+        raise UserError(
+            f"{folder}: a class of it was typed into a notebook or a script, from which no command can import it; put "
+            "it into a file of its own, and run it again"
+        )
     return bool(modules)
 
 
-def _own_modules(config: Any, here: list[Path]) -> set[str]:
-    """List the modules of a config's classes that are not installed."""
-    found: set[str] = set()
+def _class_paths(config: Any) -> Iterator[str]:
+    """Yield the import paths of all classes of a config."""
     if isinstance(config, Mapping):
-        path = config.get("class_path")
-        found |= {path.rpartition(".")[0]} if isinstance(path, str) and "." in path else set()
-        found |= {module for value in config.values() for module in _own_modules(value, here)}
+        if isinstance(path := config.get("class_path"), str):
+            yield path
+        for value in config.values():
+            yield from _class_paths(value)
     elif isinstance(config, list):
-        found |= {module for value in config for module in _own_modules(value, here)}
-    return {module for module in found if _is_own(module.partition(".")[0], here)}
-
-
-def _is_own(top: str, here: list[Path]) -> bool:
-    """Tell whether a module is one of the working folders, not an installed one."""
-    if top == "dfl_lightning" or not top:
-        return False
-    found = PathFinder.find_spec(top, [str(folder) for folder in here])
-    if found is not None and found.origin is not None:
-        return True
-    installed = find_spec(top)
-    return installed is None or installed.origin is None
-
-
-def _imports(found: Bundle, module: str) -> Iterator[str]:
-    """List the modules that a packed module may import, with those above them."""
-    stem = f"{CODE}/{module.replace('.', '/')}"
-    content = next(found.members[name] for name in (f"{stem}.py", f"{stem}/__init__.py") if name in found.members)
-    try:
-        tree = ast.parse(content.read_bytes() if isinstance(content, Path) else content)
-    except SyntaxError:  # it was importable in the run; a file that no longer is has been remarked on
-        return
-    package = module if f"{stem}/__init__.py" in found.members else module.rpartition(".")[0]
-    names = [module]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level and package else []
-            start = ".".join([*above, *([node.module] if node.module else [])])
-            names += [start, *(f"{start}.{alias.name}" for alias in node.names)]
-    for name in names:
-        parts = name.split(".")
-        yield from (".".join(parts[: depth + 1]) for depth in range(len(parts)))
-
-
-def _source(module: str, folders: list[Path]) -> Path | None:
-    """Find the file of a module that is not installed."""
-    if not _is_own(module.partition(".")[0], folders):
-        return None
-    relative = Path(*module.split("."))
-    places = (base / name for base in folders for name in (relative.with_suffix(".py"), relative / "__init__.py"))
-    return next((place for place in places if place.is_file()), None)
+        for value in config:
+            yield from _class_paths(value)
 
 
 # --- write ------------------------------------------------------------------------------------------------------------

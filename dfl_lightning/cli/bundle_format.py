@@ -11,19 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dfl_lightning.checkpoints.history import CHANGED, FORKED
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.utils.files import unique_pairs
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 
 FORMAT = 1
 MANIFEST, CONFIG, SPLIT, METRICS = "bundle.json", "config.yaml", "split.npz", "metrics.csv"
-CODE, FILES = "code", "files"
-"""Folders of a bundle: the source of classes that are not shipped, and the files that the config names."""
+FILES = "files"
+"""The folder of a bundle with the files that its config names; its own code is in `code`, as in a run folder."""
 
 MOST_MEMBERS = 2000
 MOST_OF_A_FILE = 100 * 10**6
 MOST_BYTES = 500 * 10**6
 """Limits of a bundle, which hold when it is written and when it is read."""
 
-NO_FILES = ("class_path", "class_folders", "forked_from", "changed_on_resume", "code")
+NO_FILES = ("class_path", CLASS_FOLDERS, FORKED, CHANGED, CODE)
 """Keys of a config under which a text is never the path of an input."""
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import dfl_lightning
+from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.cli.bundle_format import (
-    CODE,
     CONFIG,
     FILES,
     MANIFEST,

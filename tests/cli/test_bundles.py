@@ -85,8 +85,6 @@ def packed(tmp_path_factory):
     write_inputs(root / "here")
     fit(root / "here", "--config", "my.yaml")
     (run,) = (root / "here").glob("runs/my/*")
-    (run / "code").mkdir(exist_ok=True)
-    (run / "code" / "bundled_mine.py").write_text(MINE)
     bundle(run, root / "run.zip")  # from another working folder: the run's own is found
     (root / "here").rename(root / "gone")
     return root / "run.zip", root / "gone" / run.relative_to(root / "here")
@@ -208,7 +206,7 @@ def test_a_file_that_is_younger_than_the_run_is_noticed(empty):
 
 
 def test_a_bundle_without_its_code_or_over_a_file_is_refused(empty, capsys):
-    run = run_with(empty, selection={"class_path": "not_here.Best"})
+    run = run_with(empty, selection={"class_path": "not_here.Best"}, code={"not_here": "unknown"})
     assert export([str(run), "--bundle", "run.zip"]) == 2
     assert "keeps no source of not_here" in capsys.readouterr().err
     (empty / "run.zip").write_text("something else")
@@ -219,6 +217,9 @@ def test_a_bundle_without_its_code_or_over_a_file_is_refused(empty, capsys):
     assert (empty / "run.zip").read_text() == "something else"
     assert export([str(empty), "--bundle", "new.zip"]) == 2
     assert "has no config.yaml" in capsys.readouterr().err
+    (run / "config.yaml").write_text("selection: {class_path: __main__.Best}")
+    assert export([str(run), "--bundle", "new.zip"]) == 2
+    assert "put it into a file of its own" in capsys.readouterr().err
 
 
 # --- what is unpacked -------------------------------------------------------------------------------------------------
