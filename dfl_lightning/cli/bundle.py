@@ -126,7 +126,7 @@ def collect(folder: Path) -> Bundle:
     found.config.pop(CLASS_FOLDERS, None)
     if _add_code(found, folder, config):
         found.config[CLASS_FOLDERS] = [CODE]
-    _forget_the_machine(found, config)
+    _notice_the_data(found, config)
     text = yaml.safe_dump(found.config, sort_keys=False, allow_unicode=True)
     found.members = {CONFIG: text.encode(), **found.members}
     for name in (SPLIT, METRICS):
@@ -177,7 +177,9 @@ class _Files:
     def packed(self, place: str, text: str) -> Any:
         """Return what the bundle's config says in the place of a text."""
         option = place.rpartition(".")[2]
-        if option in OUTPUTS or text in NOT_FILES.get(place, ()) or not text or len(text) > 4000:
+        if option in OUTPUTS:
+            return self._output(place, text)
+        if text in NOT_FILES.get(place, ()) or not text or len(text) > 4000:
             return text
         is_input = option in INPUTS
         looks_like_one = "/" in text or os.sep in text or bool(re.search(r"\.\w{1,12}$", text))
@@ -199,6 +201,13 @@ class _Files:
                 place, text, f"{size(found.stat().st_size)}; at most {size(MOST_OF_A_FILE)} are packed"
             )
         return self._topology(found) if place == "topology" else self.add(found)
+
+    def _output(self, place: str, text: str) -> str | None:
+        """Keep where a run writes, unless that is a place of this machine."""
+        if not Path(text).is_absolute():
+            return text
+        self.bundle.remarks.append(f"{place} is a place of this machine, and is left out; name another with --{place}")
+        return None
 
     def _leave_out(self, place: str, text: str | None, why: str, instead: Any = ...) -> Any:
         self.bundle.left_out.append(LeftOut(place, text, why))
@@ -257,12 +266,8 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _forget_the_machine(found: Bundle, config: Mapping[str, Any]) -> None:
-    """Leave out where this machine keeps things, and say what the data need that is not packed."""
-    trainer = found.config.get("trainer")
-    if isinstance(trainer, dict) and Path(str(trainer.get("default_root_dir") or "")).is_absolute():
-        del trainer["default_root_dir"]
-        found.remarks.append("trainer.default_root_dir is a folder of this machine; the bundle's runs are in runs/")
+def _notice_the_data(found: Bundle, config: Mapping[str, Any]) -> None:
+    """Say what a data set needs that is not packed."""
     data = config.get("data")
     path = data if isinstance(data, str) else (data or {}).get("class_path", "")
     name, known = path.rpartition(".")[2], {entry.place for entry in found.left_out}

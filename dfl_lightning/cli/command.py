@@ -250,7 +250,7 @@ class DFLCLI(LightningCLI):
         self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
             checkpoint, forks = self.config["ckpt_path"], self.config["fork"]
-            self.trainer.remarks += remarks_on_bundles(self._settings.configs)
+            self.trainer.remarks += remarks_on_bundles(self._settings.configs, str(self.trainer.strategy.root_device))
             self.datamodule.expected = expected_split(self._settings.arguments)
             self.trainer.remarks += remarks_on_history(self._settings.configs, checkpoint, forks)
             if checkpoint is not None and not forks:

@@ -312,11 +312,12 @@ def _imported_from(module: str) -> Path | None:
     return next((file for place in places if (file := place.with_suffix(".py")).is_file()), None)
 
 
-def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]], device: str) -> list[str]:
     """Say what a person should know before repeating a bundle's run: which code runs, and which versions differ.
 
     Args:
         configs: paths and contents.
+        device: that this run computes on.
     """
     found = []
     for path, _ in configs:
@@ -331,6 +332,8 @@ def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]]) -> list
             for name, theirs in manifest.versions.items()
             if (ours := _version(name)) != theirs
         ]
+        if manifest.device and manifest.device.partition(":")[0] != device.partition(":")[0]:
+            other.append(f"the device {manifest.device} (here {device})")
         if other:
             found.append(f"the bundle's run had {', '.join(other)}: its numbers may not be repeated bit for bit")
     return found

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -184,6 +185,7 @@ def test_what_is_too_large_or_missing_is_named_and_asked_for(empty, monkeypatch)
         *(("data.file", "large.csv"), ("data.root", None), ("dropout.file", "lost.txt"))
     }
     assert str(empty) not in found.members["config.yaml"].decode()  # nothing of this machine
+    assert any("trainer.default_root_dir is a place of this machine" in remark for remark in found.remarks)
     (empty / "large.csv").unlink()
     with pytest.raises(UserError, match=r"data\.file=large\.csv \(11 B; .*--data\.file PLACE --dropout\.file PLACE"):
         with_configs(split(["--config", "run.zip"]))
@@ -355,8 +357,11 @@ def test_versions_that_differ_are_said_in_one_sentence(empty):
     (empty / "run").mkdir()
     versions = {"python": "2.7", "numpy": np.__version__, "bundle_tested": "1"}
     manifest = Manifest("my", {}, versions, left_out=(LeftOut("a", None, "b"),))
-    (empty / "run" / "bundle.json").write_text(manifest.as_json())
-    (sentence,) = remarks_on_bundles([("run/config.yaml", {}), ("other.yaml", {})])
+    (empty / "run" / "bundle.json").write_text(replace(manifest, device="cuda:1").as_json())
+    (sentence,) = remarks_on_bundles([("run/config.yaml", {}), ("other.yaml", {})], "cuda:0")
+    assert "device" not in sentence
+    (sentence,) = remarks_on_bundles([("run/config.yaml", {})], "cpu")
+    assert "the device cuda:1 (here cpu)" in sentence
     assert "python 2.7 (here 3." in sentence
     assert "bundle_tested 1 (here none)" in sentence
     assert "numpy" not in sentence
