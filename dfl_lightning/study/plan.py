@@ -24,6 +24,21 @@ ROUND_COUNTS = (
 CONFIG = "run.yaml"
 """The resolved config in a cell's folder; its runs are in the folder `run` next to it."""
 
+NO_FILE = (
+    *(
+        "num_clients",
+        "samples_per_client",
+        "partition",
+        "test_fraction",
+        "val_fraction",
+        "test_size",
+        "seed",
+        "normalise",
+    ),
+    "augment",
+)
+"""Options of data that divide or change samples, whatever files they come from."""
+
 Pair = tuple[str, str]
 """A row and a column of the table."""
 
@@ -63,11 +78,12 @@ class Cell:
 
     @property
     def data(self) -> str:
-        """What must be at hand for it: the same text for the same files."""
+        """Name what must be at hand for it: the same text for the same files."""
         spec = self.config["data"]
         options = spec.get("init_args", {})
         writers = "ByWriter" in json.dumps(options.get("partition"))
-        return json.dumps([spec["class_path"], options.get("root"), options.get("path"), options.get("split"), writers])
+        files = {key: value for key, value in options.items() if key not in NO_FILE}
+        return json.dumps([spec["class_path"], files, writers], sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -310,6 +310,7 @@ def _caption(plan: Plan, measures: Mapping[str, Measure]) -> Iterator[str]:
     if plan.study.note:
         yield plan.study.note
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
+    yield from tuning.tuned_with_other_code(plan)
     if plan.scale < 1:
         yield f"scaled: all counts of rounds times {plan.scale:g}"
 

@@ -21,7 +21,7 @@ import yaml
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import rounded
 from dfl_lightning.study.cell_state import contradictions, state_of
-from dfl_lightning.study.plan import Cell, Pair, added_seeds, scaled
+from dfl_lightning.study.plan import Cell, Pair, Plan, added_seeds, scaled
 from dfl_lightning.study.resolve import Resolved, Resolver, contents, identity, outline_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
@@ -109,6 +109,24 @@ def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
         values = ", ".join(f"{option} {_short(value)}" for option, value in entry["values"].items())
         words.append(f"{entry['row']}{'' if tune.column else ', ' + entry['column']}: {values}")
     yield f"chosen: {'; '.join(words)}"
+
+
+def tuned_with_other_code(plan: Plan) -> Iterator[str]:
+    """Say of which rows the values were chosen by trials of other code than the present one.
+
+    Args:
+        plan: of a study, with its chosen values.
+    """
+    file, tune = tuned_file(plan.folder, plan.scale), plan.study.tune
+    if tune is None:
+        return
+    for entry in read_config(file)["chosen"]:
+        place = entry["row"], entry["column"]
+        code = next((cell.code for cell in plan.of(*place)), {})
+        state = state_of(Cell(*place, tune.run_seed, {}, plan.folder / entry["folder"], code=code))
+        if state.other_code:
+            reason = f"{', '.join(place)}: {state.other_code.replace('it was trained', 'then')}"
+            yield f"tuned with other code: {reason}; without {file.name} dfl-study run tunes again"
 
 
 class Tuning:

@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import sys
+from dataclasses import replace
 
 import pytest
+import yaml
 
 from dfl_lightning import read_study
 from dfl_lightning.study.cell_process import CellProcess
@@ -15,6 +17,7 @@ from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.resolve import Resolver
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.table import make_table
+from dfl_lightning.study.tuning import tuned_file, tuned_with_other_code
 from dfl_lightning.utils.errors import UserError
 
 MINE = """\
@@ -205,3 +208,32 @@ def test_a_cell_of_other_code_begins_again_and_keeps_its_former_run(trained, tmp
     assert asked[0][0] == "--config"
     assert len(list((cell.folder / "other_code").iterdir())) == 1
     assert state_of(cell).run is None
+
+
+def test_options_that_were_tuned_with_other_code_are_named(trained, study_of, tmp_path):
+    trial = tmp_path / "studies" / "small" / "trials" / "a" / "run" / "1"
+    trial.mkdir(parents=True)
+    chosen = {"row": "Mine", "column": "IID", "values": {}, "folder": "trials/a"}
+    tuned_file(tmp_path / "studies" / "small", 1.0).write_text(yaml.safe_dump({"chosen": [chosen]}))
+    study_of(**CHANGES, tune={"trials": 1, "rows": {"Mine": {"selection.k": {"choices": [1, 2]}}}})
+
+    def said(code):
+        (trial / "summary.json").write_text(json.dumps({"status": "finished", "code": code}))
+        return list(tuned_with_other_code(trained()))
+
+    assert said(own(MINE)) == []
+    (sentence,) = said(own("another one"))
+    assert sentence.startswith("tuned with other code: Mine, IID: own_mine has changed since then; without tuned.yaml")
+
+
+def test_data_are_the_same_where_their_files_are(planned):
+    cell = planned().distinct()[0]
+
+    def with_options(**options):
+        data = {"class_path": "Table", "init_args": {"path": "a.csv", "num_clients": 4, **options}}
+        return replace(cell, config={**cell.config, "data": data}).data
+
+    assert with_options() == with_options(num_clients=5, partition={"class_path": "IID"}, test_fraction=0.5)
+    assert (
+        len({with_options(), with_options(path="b.csv"), with_options(test_path="c.csv"), with_options(root="d")}) == 4
+    )
