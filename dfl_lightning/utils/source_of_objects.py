@@ -127,7 +127,7 @@ def _sort(definition: Any, modules: set[str], typed: dict[str, list[Any]]) -> No
     if file is not None:
         if is_users_file(file):
             modules.add(name)
-    elif any(isinstance(value, FunctionType) for value in vars(definition).values()) or not _is_builtin(definition):
+    elif next(_codes(definition), None) is not None or (name in sys.modules and not _is_builtin(definition)):
         typed.setdefault(name, []).append(definition)
 
 
