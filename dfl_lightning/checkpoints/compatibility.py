@@ -35,6 +35,7 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
         "row sets": sorted(module.bank.boundary.rows),
         "reported": module.federation.reported_rows,
         "rounds": {"number": module.federation.planned_rounds, "readers": sorted(module.federation.horizon.readers)},
+        "of_server": module.federation.servers_have_models and module.federation.reported_rows == "models",
         "policies": policies,
         "config": _comparable(trainer.config),
     }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ABOUT = {
     **{"metrics": dict, "network": dict, "clients": int, "nodes": int, "seed": int, "data": str, "rows": str},
-    **{"row sets": list, "reported": str, "policies": dict, "config": dict},
+    **{"row sets": list, "reported": str, "of_server": bool, "policies": dict, "config": dict},
 }
 """What a checkpoint says about its run, and the types of that."""
 

@@ -43,7 +43,7 @@ def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool 
 
 
 def reported_state(content: dict, client: int) -> dict[str, Tensor]:
-    """The state dict of a client's reported model: under a server, its shared columns with the client's personal ones.
+    """Return the state dict of a client's reported model: its row, or a server's with the client's personal columns.
 
     Args:
         content: of a checkpoint.
@@ -52,7 +52,7 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
     about = content["dfl_lightning"]
     models = content["state_dict"][f"bank.rows.{about['reported']}"]
     row = models[client].clone()
-    if about["nodes"] > about["clients"]:
+    if about["of_server"]:
         for start, stop in about["network"]["shared"]:
             row[start:stop] = models[about["clients"], start:stop]
     return state_of_row(about, row)

@@ -133,9 +133,14 @@ class Federation:
         return self.topology.num_servers
 
     @property
+    def servers_have_models(self) -> bool:
+        """Whether there are servers, from whose models clients start."""
+        return self.num_servers > 0 and not self.objective.keeps_models
+
+    @property
     def has_global_model(self) -> bool:
         """Whether one server has the model of all clients, and there are test data of all to evaluate it on."""
-        one = self.num_servers == 1 and not self.layout.has_personal_parameters
+        one = self.num_servers == 1 and self.servers_have_models and not self.layout.has_personal_parameters
         return one and self.data.global_test is not None
 
     @property
@@ -239,7 +244,7 @@ class Federation:
 
     def server_of(self, clients: Tensor) -> Tensor:
         """The node whose model each of the clients starts a round from, long: the first server, or itself."""
-        return torch.full_like(clients, self.num_clients) if self.num_servers else clients
+        return torch.full_like(clients, self.num_clients) if self.servers_have_models else clients
 
     def start_of_training(self, active: Tensor) -> References:
         """Where active clients start their training: their own model, or the server's with their personal part.

@@ -21,6 +21,7 @@ class Objective(LocalRule):
         logs: names that it may give to `round.log`, by which a study knows them before training.
         supports_servers: whether it works where servers receive and mix.
         kept: how many entries of each parameter a client exchanges; empty: all of them.
+        keeps_models: whether clients keep their own models under a server too, which learns something else from them.
         method_name: what reports call a method with it; empty where it makes none of its own.
     """
 
@@ -28,6 +29,7 @@ class Objective(LocalRule):
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
     kept: Sequence[int] = ()
+    keeps_models: bool = False
     method_name: str = ""
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:

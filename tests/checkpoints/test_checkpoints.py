@@ -30,7 +30,7 @@ def kept(read_only_run):
 
 ABOUT = {
     **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
-    **{"row sets": ["models"], "reported": "models", "policies": {}, "config": {}},
+    **{"row sets": ["models"], "reported": "models", "of_server": False, "policies": {}, "config": {}},
 }
 
 

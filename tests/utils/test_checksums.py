@@ -33,7 +33,14 @@ def a_checkpoint(number=0, width=3):
     """Of five nodes, with two row sets."""
     about = {
         **{"format": FORMAT, "metrics": {}, "network": {}, "clients": NODES, "nodes": NODES, "seed": 0, "data": ""},
-        **{"rows": "", "row sets": ["best", "models"], "reported": "models", "policies": {}, "config": {}},
+        **{
+            "rows": "",
+            "row sets": ["best", "models"],
+            "reported": "models",
+            "of_server": False,
+            "policies": {},
+            "config": {},
+        },
     }
     rows = torch.arange(NODES * width, dtype=torch.float32).view(NODES, width) + number
     state = {"bank.progress": torch.tensor([number, 1]), "bank.rows.best": rows, "bank.rows.models": -rows}

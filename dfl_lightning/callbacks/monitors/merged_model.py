@@ -48,8 +48,9 @@ class MergedModel(Monitor):
 
 
 def merged_nodes(federation: Federation) -> Tensor:
-    """The nodes whose models are averaged with each other: the clients, or the servers where there are any; long."""
-    return torch.arange(federation.num_clients if federation.num_servers else 0, federation.num_nodes)
+    """Return the nodes whose models are averaged with each other, long: the servers, or the clients without them."""
+    clients, nodes = federation.num_clients, federation.num_nodes
+    return torch.arange(clients, nodes) if federation.servers_have_models else torch.arange(clients)
 
 
 def equal_weights(nodes: Tensor, rows: int) -> Weights:
