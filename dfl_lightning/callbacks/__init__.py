@@ -48,6 +48,7 @@ from dfl_lightning.callbacks.outgoing.qsgd import QSGD
 from dfl_lightning.callbacks.outgoing.sign_flip import SignFlip
 from dfl_lightning.callbacks.prediction.knn import KNN
 from dfl_lightning.callbacks.prediction.mixture import Mixture
+from dfl_lightning.callbacks.prediction.nearest_prototype import NearestPrototype
 from dfl_lightning.callbacks.selection.afind import AFIND
 from dfl_lightning.callbacks.selection.dpfl import DPFL
 from dfl_lightning.callbacks.selection.federico import FedeRiCo
@@ -105,6 +106,7 @@ __all__ = [
     "Mixture",
     "Monitor",
     "MultiKrum",
+    "NearestPrototype",
     "NeighbourAccuracy",
     "NoiseAttack",
     "Outgoing",

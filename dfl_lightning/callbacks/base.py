@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import above_threshold
@@ -347,6 +348,14 @@ class Prediction(Policy):
     features: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
 
+    def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
+        """Return columns of the client's own row sets that `predict` wants: first and end, by row set; default none.
+
+        Args:
+            layout: of the network's rows.
+        """
+        return {}
+
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
         """Return models that clients predict with, by the present boundary; default None: each with its own.
 
@@ -363,7 +372,8 @@ class Prediction(Policy):
         as a batch.
 
         Args:
-            query: what is to be classified: `scores` float64 [..., B, C], `features["head"]` [..., B, D].
+            query: what is to be classified: `scores` float64 [..., B, C], `features["head"]` [..., B, D]; and
+                `rows["prototypes"]` [..., columns] if asked for.
             memory: the same model's outputs on the client's own samples by split, with `labels` int64 [..., n]; n may
                 be 0.
 

@@ -61,7 +61,8 @@ def predict(
         with torch.no_grad():
             wanted = tuple(dict.fromkeys((*splits, *_rule(config).memory)))
             outputs = engine.outputs(references.take(jobs), wanted, pool)
-            return _piece_scores(config, outputs, place[jobs], shares[jobs], splits)
+            kept = _own_rows(engine, references.owners[jobs])
+            return _piece_scores(config, outputs, kept, place[jobs], shares[jobs], splits)
 
     refusal = partial(engine.drew, "an evaluation")
     with bank.timed("evaluate"), float32_arithmetic(config.tf32):
@@ -91,6 +92,15 @@ def _rule(config: EngineConfig) -> PredictionRule:
     return rule
 
 
+def _own_rows(engine: Engine, owners: Tensor) -> dict[str, Tensor]:
+    """Return what the rule wants of the owners' row sets, float64 [j, columns] by row set; they are in this process."""
+    bank, wanted = engine.bank, _rule(engine.config).rows(engine.bank.layout)
+    return {
+        name: bank.materialise(References.rows(name, owners), start, stop).double()
+        for name, (start, stop) in wanted.items()
+    }
+
+
 def _pieces(engine: Engine, owners: Tensor, counts: Tensor) -> list[Tensor]:
     """Models that are worked on together, long each: of whole owners, all of one cohort, no more than there is room."""
     ends = counts.cumsum(0)
@@ -110,6 +120,7 @@ def _pieces(engine: Engine, owners: Tensor, counts: Tensor) -> list[Tensor]:
 def _piece_scores(
     config: EngineConfig,
     outputs: Sequence[Mapping[str, LabelledOutputs]],
+    kept: Mapping[str, Tensor],
     owners: Tensor,
     shares: Tensor,
     splits: Sequence[str],
@@ -119,6 +130,7 @@ def _piece_scores(
     Args:
         config: the engine's.
         outputs: of each model, by split.
+        kept: what the rule wants of the row sets of each model's owner, [j, columns].
         owners: of each model, long [j], in groups.
         shares: of each model, [j].
         splits: what is predicted.
@@ -127,7 +139,7 @@ def _piece_scores(
     groups = torch.arange(len(owners)).split(owners.unique_consecutive(return_counts=True)[1].tolist())
     found = []
     for split in splits:
-        predicted = _predicted(config, outputs, split)
+        predicted = _predicted(config, outputs, kept, split)
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
             found.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
@@ -136,7 +148,9 @@ def _piece_scores(
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)
 
 
-def _predicted(config: EngineConfig, outputs: Sequence[Mapping[str, LabelledOutputs]], split: str) -> list[Tensor]:
+def _predicted(
+    config: EngineConfig, outputs: Sequence[Mapping[str, LabelledOutputs]], kept: Mapping[str, Tensor], split: str
+) -> list[Tensor]:
     """Probabilities by each model on its own, float64 [B, C]; models with equally many samples go together."""
     rule = _rule(config)
     splits = tuple(dict.fromkeys((split, *rule.memory)))
@@ -147,7 +161,8 @@ def _predicted(config: EngineConfig, outputs: Sequence[Mapping[str, LabelledOutp
     for (samples, *_), jobs in alike.items():
         if samples:
             together = {name: _stacked([outputs[job][name] for job in jobs]) for name in splits}
-            query = Outputs(together[split].scores, together[split].features)
+            rows = {name: values[jobs] for name, values in kept.items()}
+            query = Outputs(together[split].scores, together[split].features, rows=rows)
             several = _checked(rule, query, {name: together[name] for name in rule.memory})
             for job, probabilities in zip(jobs, several, strict=True):
                 found[job] = probabilities

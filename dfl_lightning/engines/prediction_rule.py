@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
+
+from dfl_lightning.bank.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,12 @@ class Outputs:
     Attributes:
         scores: the network's, float64 [..., B, C].
         features: inputs of the layers that the rule names, float64 [..., B, *].
+        rows: columns of the owner's row sets that the rule names, float64 [..., columns].
     """
 
     scores: Tensor
     features: Mapping[str, Tensor]
+    rows: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,13 @@ class PredictionRule(Protocol):
     @property
     def memory(self) -> tuple[str, ...]:
         """Which of the client's own samples it wants: `train`, `val`."""
+
+    def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
+        """Columns of the owner's row sets that it wants, first and end, by row set.
+
+        Args:
+            layout: of the network's rows.
+        """
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
         """Probabilities of classes, [..., B, C].

@@ -76,7 +76,12 @@ from dfl_lightning.functional.panm_theory import (
 )
 from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.pfedgraph import graph_rows, nearest_on_simplex
-from dfl_lightning.functional.prototypes import class_sums, prototype_shares
+from dfl_lightning.functional.prototypes import (
+    class_sums,
+    has_prototype,
+    prototype_probabilities,
+    prototype_shares,
+)
 from dfl_lightning.functional.robust import column_medians, trimmed_means
 from dfl_lightning.functional.robust_weights import (
     accepted_models,
@@ -133,6 +138,7 @@ __all__ = [
     "ggc",
     "gradient_similarity",
     "graph_rows",
+    "has_prototype",
     "hidden_deviations",
     "initialisation_probabilities",
     "krum_needs",
@@ -154,6 +160,7 @@ __all__ = [
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",
+    "prototype_probabilities",
     "prototype_shares",
     "proximity",
     "pruned_share",

@@ -1,11 +1,12 @@
 """FedProto (arXiv 2105.00243): clients exchange the mean features of their classes, and keep their models.
 
-A round of the paper (algorithm 1, neighbours in the place of its server), and what does it here:
+A round of the paper (algorithm 1; with its server, or with neighbours instead), and what does it here:
 
 1. local training, with features near the prototypes that came last, eq. 7       (the objective `FedProto`)
 2. the features of each class are added up, eq. 3                                (`class_sums`; a second phase)
 3. each client sends its means and how many samples they are of                  (the aggregation `PrototypeAverage`)
 4. P_ic = sum_j s_ijc C_jc, s_ijc the share of j's samples of class c, eq. 6     (`prototype_shares`; on_mix)
+5. a sample is of the class with the nearest prototype                           (`prototype_probabilities`)
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from torch import Tensor
 
 from dfl_lightning.links import Links
 
-__all__ = ["class_sums", "prototype_shares"]
+__all__ = ["class_sums", "has_prototype", "prototype_probabilities", "prototype_shares"]
+
+LEAST = 1e-30
+"""Probability of a class that is infinitely far, so that the loss of its samples is finite."""
 
 
 def class_sums(features: Tensor, labels: Tensor, weights: Tensor, classes: int) -> Tensor:
@@ -39,6 +43,41 @@ def class_sums(features: Tensor, labels: Tensor, weights: Tensor, classes: int) 
     """
     of_class = labels[..., None] == torch.arange(classes, device=labels.device)
     return (of_class & (weights[..., None] > 0)).to(features.dtype).transpose(-1, -2) @ features
+
+
+def has_prototype(prototypes: Tensor) -> Tensor:
+    """Tell which classes have a prototype: zeros are none.
+
+    Args:
+        prototypes: [..., d].
+
+    Returns:
+        bool [...].
+    """
+    return (prototypes != 0).any(-1)
+
+
+def prototype_probabilities(features: Tensor, prototypes: Tensor, otherwise: Tensor) -> Tensor:
+    """Return probabilities of classes by the distances of features to prototypes: softmax(-||phi - P_c||^2 / d).
+
+    Args:
+        features: phi, [..., B, d].
+        prototypes: P, [..., C, d]; zeros where a class has none, which is then infinitely far.
+        otherwise: the result where no class has a prototype, [..., B, C].
+
+    Returns:
+        [..., B, C].
+
+    Examples:
+        >>> prototypes = torch.tensor([[0.0, 2.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> prototype_probabilities(torch.tensor([[0.0, 2.0], [1.5, 1.0]]), prototypes, torch.full((2, 3), 1 / 3))
+        tensor([[9.8201e-01, 1.7986e-02, 1.0000e-30],
+                [2.6894e-01, 7.3106e-01, 1.0000e-30]])
+    """
+    apart = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    known = has_prototype(prototypes)
+    nearness = (apart.square() / -features.shape[-1]).masked_fill(~known[..., None, :], -torch.inf)
+    return nearness.softmax(-1).clamp(min=LEAST).where(known.any(-1)[..., None, None], otherwise)
 
 
 def prototype_shares(counts: Tensor, voters: Links, votes: Tensor) -> Tensor:

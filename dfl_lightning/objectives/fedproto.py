@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Columns, Entry, Layout
 from dfl_lightning.engines.local_work import Duration, JobContext, LocalRule, Phase, times
-from dfl_lightning.functional import class_sums
+from dfl_lightning.functional import class_sums, has_prototype
 from dfl_lightning.round.objective import Objective
 from dfl_lightning.utils.errors import UserError
 
@@ -27,12 +27,14 @@ class FedProto(Objective):
 
         mean over its samples (x, y) of  loss(x, y) + lam ||phi(x) - P_y||^2 / d
 
+    without the second term for samples of classes that have no prototype yet.
+
     After the local training the client passes once more through its training data and adds up the features of each
     class by the trained model (eq. 3), as in training: with dropout masks and augmentation, but running statistics do
-    not move. The aggregation `PrototypeAverage` makes the next prototypes of these sums; models are not exchanged.
-    Before a client's first training it has no prototypes, and the second term is left out; a client that has dropped
-    out or diverges keeps those that it has. The row set `prototypes` has them in the columns of the last layer's
-    weight, [C, d], and the logged training loss has the distance in it.
+    not move. The aggregation `PrototypeAverage` makes the next prototypes of these sums, at neighbours or at a server;
+    models are not exchanged, and clients keep theirs under a server too. The row set `prototypes` has the prototypes in
+    the columns of the last layer's weight, [C, d], zeros where there is none. The logged training loss has the distance
+    in it.
 
     Args:
         lam: weight of the squared error, 0 or more.
@@ -40,10 +42,10 @@ class FedProto(Objective):
 
     method_name = "FedProto"
     stackable = recordable = True
-    supports_servers = False
+    keeps_models = True
     needs_classes = True
     row_sets = {"prototypes": "zeros"}
-    numbers = {"_has_prototypes": 0.0, "_passed": 0.0}
+    numbers = {"_passed": 0.0}
     features = ("head",)
 
     def __init__(self, lam: float = 1.0) -> None:
@@ -100,15 +102,16 @@ class FedProto(Objective):
         """Take one batch, one gradient, one update."""
         model, received = ctx.model(), ctx.rows("prototypes")[self._place]
 
-        def loss(scores: Tensor, batch: Any, features: dict[str, Tensor], prototypes: Tensor, has: Tensor) -> Tensor:
-            apart = (features["head"] - prototypes[batch.labels]).square().mean()
-            return ctx.loss(scores, batch) + self.lam * has * apart
+        def loss(scores: Tensor, batch: Any, features: dict[str, Tensor], prototypes: Tensor) -> Tensor:
+            near = prototypes[batch.labels]
+            known = has_prototype(near).unsqueeze(-1)
+            return ctx.loss(scores, batch) + self.lam * ((features["head"] - near).square() * known).mean()
 
-        model.update(model.grad(ctx.next_batch(), loss, received, ctx.number("_has_prototypes")))
+        model.update(model.grad(ctx.next_batch(), loss, received))
 
 
 class _Sums(LocalRule):
-    """The sums of features by class, in the place of the prototypes.
+    """The sums of features by class, which are written over the prototypes.
 
     Args:
         place: of the last layer's weight among the parameters.
@@ -128,7 +131,7 @@ class _Sums(LocalRule):
         return (Phase(self, Duration(1), Columns([(self._entry.start, self._entry.stop)])),)
 
     def step(self, ctx: JobContext) -> None:
-        """Add a batch; the first one takes the place of what was there."""
+        """Add a batch; the first one replaces what was there."""
         batch, kept, passed = ctx.next_batch(), ctx.model("prototypes"), ctx.number("_passed")
         values = list(kept.params)
         before = values[self._place]
@@ -139,10 +142,8 @@ class _Sums(LocalRule):
         ctx.set_number("_passed", torch.ones_like(passed))
 
     def finish(self, ctx: JobContext) -> None:
-        """Note that there are prototypes from now on, where the client has data."""
-        passed, has = ctx.number("_passed"), ctx.number("_has_prototypes")
-        ctx.set_number("_has_prototypes", torch.maximum(has, passed))
-        ctx.set_number("_passed", torch.zeros_like(passed))
+        """Let the next round's first batch begin new sums."""
+        ctx.set_number("_passed", torch.zeros_like(ctx.number("_passed")))
 
 
 def head_weight(layout: Layout) -> tuple[int, Entry]:

@@ -21,6 +21,7 @@ from dfl_lightning.data import Digits, FromDataset
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP
 from dfl_lightning.models.fitting import fit_to_data
+from dfl_lightning.objectives import Ditto, FedProto
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -43,11 +44,11 @@ class Net(nn.Module):
         return self.head(self.body(x) * self.scale)
 
 
-def run_of(root, topology="complete", selection=None, val_fraction=0.0, **options):
+def run_of(root, topology="complete", selection=None, val_fraction=0.0, aggregation=None, **options):
     x = torch.randn(80, *SHAPE, generator=torch.Generator().manual_seed(0))
     dataset = TensorDataset(x, (x.flatten(1) @ torch.ones(12, 3).cumsum(1)).argmax(1))
     data = FromDataset(dataset, num_clients=4, val_fraction=val_fraction)
-    policies = [selection or cb.Gossip(k="all" if topology == "server" else 2), cb.Uniform()]
+    policies = [selection or cb.Gossip(k="all" if topology == "server" else 2), aggregation or cb.Uniform()]
     trainer = DFLTrainer(
         max_rounds=2,
         topology=topology,
@@ -83,13 +84,29 @@ def kept(tmp_path_factory):
     return trainer, module
 
 
+@pytest.fixture(scope="module")
+def personal(tmp_path_factory):
+    """A run whose reported models never reach the server."""
+    return run_of(tmp_path_factory.mktemp("personal"), topology="server", objective=Ditto(0.5))
+
+
+@pytest.fixture(scope="module")
+def without_server_model(tmp_path_factory):
+    """A run whose server has no model."""
+    root, options = (
+        tmp_path_factory.mktemp("prototypes"),
+        {"objective": FedProto(), "aggregation": cb.PrototypeAverage()},
+    )
+    return run_of(root, topology="server", **options)
+
+
 def loaded(file):
     network = Net()
     network.load_state_dict(load_file(file), strict=True)
     return network.eval()
 
 
-@pytest.mark.parametrize("made", ["clients", "server", "kept"])
+@pytest.mark.parametrize("made", ["clients", "server", "kept", "personal", "without_server_model"])
 def test_an_exported_model_scores_what_the_run_reported(request, made, tmp_path):
     trainer, module = request.getfixturevalue(made)
     files = export(trainer.run.path, to=tmp_path / "out")

@@ -135,8 +135,12 @@ def bytes_of_messages(config, folder, row, index):
             len(set(data.target[split["train_indices"][first:stop]]))
             for first, stop in itertools.pairwise(split["train_offsets"])
         ]
-        assert row["messages_received"] == CLIENTS - 1
-        return 4 * (HIDDEN + 1) * sum(held) * (CLIENTS - 1) / CLIENTS
+        upload = 4 * (HIDDEN + 1) * sum(held) / CLIENTS
+        if config["topology"] == "complete":
+            assert row["messages_received"] == CLIENTS - 1
+            return (CLIENTS - 1) * upload
+        assert row["messages_received"] == (2 if index else 1)
+        return upload + (4 * HIDDEN * len(set(data.target)) if index else 0)
     assert "messages_received" not in row
     return 0
 

@@ -15,7 +15,7 @@ GRAPH = nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
 """A triangle with a tail, so that clients differ in their neighbours; sizes, so that they differ in their steps."""
 
 
-def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, **options):
+def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, val_fraction=0.0, trainer=None, **options):
     """A run of the six clients in float64, with models that differ from the start."""
     settings = {
         "network": torch.nn.Sequential(torch.nn.Linear(5, 3)),
@@ -26,7 +26,9 @@ def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, *
         **options,
     }
     trainer = {"precision": "64-true", "engine": engine, **(trainer or {})}
-    return Run(policies, len(sizes), 1000, topology, toy_data(sizes=sizes), settings, trainer)
+    return Run(
+        policies, len(sizes), 1000, topology, toy_data(sizes=sizes, val_fraction=val_fraction), settings, trainer
+    )
 
 
 def batch(run, samples):

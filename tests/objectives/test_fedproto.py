@@ -114,6 +114,56 @@ def test_without_the_distance_it_is_local_training_and_running_statistics_move_i
         torch.testing.assert_close(mine.losses, other.losses, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_server_averages_and_clients_keep_their_models(engine):
+    """Plain modules; the server's messages of a round go to those that train in it."""
+    data = {"topology": "server", "sizes": [9, 6, 6, 3, 6, 9], "val_fraction": 1 / 3}
+    run = start(FedProto(0.7), "samples", cb.Bernoulli(0.4), cb.NearestPrototype(), engine=engine, **data)
+    models, server, was_down = [module(row) for row in run.models[:6]], {}, 0
+    for t in range(5):
+        round = run.go(1).rounds[-1]
+        up = [i for i in range(6) if round.participants[i]]
+        was_down += 6 - len(up)
+        sums, counts, size = {}, {}, 4 * WIDTH * len(server) * len(up)
+        for i in up:
+            for x, y in [tuple(map(torch.from_numpy, pair)) for pair in logistic.batches(run, i, t)]:
+                z = models[i][:3](x)
+                known = [(z[b] - server[int(c)]).square().sum() for b, c in enumerate(y) if int(c) in server]
+                loss = cross_entropy(models[i][3:](z), y) + 0.7 * sum(known) / len(y) / WIDTH
+                grads = torch.autograd.grad(loss, list(models[i].parameters()))
+                with torch.no_grad():
+                    for p, g in zip(models[i].parameters(), grads, strict=True):
+                        p -= RATE * g
+            x, y = (torch.from_numpy(part) for part in logistic.batch(run, run.data.train[i]))
+            own = own_prototypes(models[i], x, y)
+            size += 4 * (WIDTH + 1) * len(own)
+            for c, (mean, n) in own.items():
+                sums[c], counts[c] = sums.get(c, 0) + n * mean, counts.get(c, 0) + n
+        server |= {c: total / counts[c] for c, total in sums.items()}
+        rows = torch.stack([nn.utils.parameters_to_vector(made.parameters()).detach() for made in models])
+        torch.testing.assert_close(run.models[:6], rows, rtol=0, atol=1e-9)
+        assert round.metrics["models_received"] == 0
+        assert round.metrics["bytes_received"] == pytest.approx(size / 6)
+    assert was_down
+    assert not run.module.federation.has_global_model
+    found = run.module.evaluate()
+    for i, made in enumerate(models):
+        x, y = (torch.from_numpy(part) for part in logistic.batch(run, run.data.val[i]))
+        apart = [[float((z - server[c]).square().mean()) for c in range(CLASSES)] for z in made[:3](x).detach()]
+        probabilities = torch.tensor(apart, dtype=torch.float64).neg().softmax(1)
+        right = [min(range(CLASSES), key=row.__getitem__) == int(c) for row, c in zip(apart, y, strict=True)]
+        assert found["val_acc"][i].item() == pytest.approx(sum(right) / len(right))
+        loss = -probabilities.log()[range(len(y)), y].mean()
+        assert found["val_loss"][i].item() == pytest.approx(float(loss), abs=1e-9)
+
+
+def test_a_server_costs_at_most_two_sets_of_prototypes_a_client():
+    served = start(FedProto(), topology="server").go(3).rounds[-1].metrics
+    complete = start(FedProto(), topology="complete").go(3).rounds[-1].metrics
+    assert served["bytes_received"] <= 4 * CLASSES * (2 * WIDTH + 1)
+    assert complete["bytes_received"] > 2 * served["bytes_received"]
+
+
 def test_weights_are_mean_shares_of_the_classes():
     run = start(FedProto())
     round = run.go(1).rounds[-1]
@@ -168,8 +218,8 @@ class Backwards(nn.Module):
             r"sends prototypes and no models, which substitution Stale is for; use --substitution null",
         ),
         (
-            lambda: start(FedProto(), topology="server"),
-            r"PrototypeAverage is for clients with neighbours, and a server has none",
+            lambda: logistic.start(cb.Gossip(k="all"), cb.Uniform(), cb.NearestPrototype(), objective=Plain()),
+            r"NearestPrototype compares features with prototypes, and objective Plain has none; use --config fedproto",
         ),
     ],
 )

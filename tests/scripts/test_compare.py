@@ -78,7 +78,6 @@ def test_who_takes_a_number_of_neighbours_takes_five(configs):
         "IFCA, 2 servers": None,
         "pFedGraph": "all",
         "PACFL": None,
-        "FedProto": "all",
     }
     for name, options in budgets.items():
         if configs[name]["topology"] == "complete" and not name.startswith("AFIND+"):

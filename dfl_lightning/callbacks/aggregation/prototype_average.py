@@ -11,6 +11,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Substitution
 from dfl_lightning.functional import prototype_shares
+from dfl_lightning.links import Links
 from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -29,18 +30,22 @@ class PrototypeAverage(Aggregation):
     prototypes. A message is d numbers, and the count, for each class that the sender has. Needs the objective
     `FedProto`.
 
+    A server averages the prototypes of all that it selects, as in the paper, and keeps those of a class that none of
+    them has. Clients that train in a round receive the server's first: d numbers for each class that it knows.
+
     Args:
         weighting: `samples`, as above; `equal`: clients that have a class count the same, whatever their samples.
     """
 
-    supports_servers = False
     needs_classes = True
     averages_prototypes = True
+    state = ("known",)
 
     def __init__(self, weighting: Literal["samples", "equal"] = "samples") -> None:
         if weighting not in ("samples", "equal"):
             raise UserError(f"aggregation.weighting={weighting}; it is samples or equal")
         self.weighting = weighting
+        self.known = torch.zeros(0, dtype=torch.bool)  # classes of which a server has prototypes, [C]
         self._counts = torch.zeros(0, 0)  # samples of each client and class, [n, C]
 
     def start(self, federation: Federation) -> None:
@@ -58,6 +63,7 @@ class PrototypeAverage(Aggregation):
                     f"{type(policy).__name__} is for; use --{option} null"
                 )
         self._counts = class_counts(federation)
+        self.known = torch.zeros(self._counts.shape[1], dtype=torch.bool)
 
     def on_weigh(self, round: Round) -> None:
         """Set weights to mean shares over the classes that any of the rows has."""
@@ -68,25 +74,42 @@ class PrototypeAverage(Aggregation):
     def on_mix(self, round: Round) -> None:
         """Mix the sums of features, class by class, and charge what was received."""
         voters, counts, n, every = round.voters, self._counts, round.num_nodes, self._shares(round)
-        where = round.receivers & voters.any(round.weights != 0)
-        jobs, shape = (where.cumsum(0) - 1)[voters.receivers], (int(where.sum()), n)
         head = round.federation.objective.prototype_columns(round.bank.layout)  # type: ignore[attr-defined]
         width = (head.stop - head.start) // counts.shape[1]
         for place in range(counts.shape[1]):
             shares = every[:, place]
             used = shares > 0
-            senders = voters.senders[used]
-            means = Weights(jobs[used], senders, shares[used] / counts[senders, place], shape)
+            where = round.receivers & voters.any(used)
+            jobs, senders = (where.cumsum(0) - 1)[voters.receivers[used]], voters.senders[used]
+            means = Weights(jobs, senders, shares[used] / counts[senders, place], (int(where.sum()), n))
             columns = Columns([(head.start + place * width, head.start + (place + 1) * width)])
             round.mix([(means, "prototypes")], into="prototypes", where=where, columns=columns)
         sent = voters.keep(every.any(1))
         sizes = BYTES * (width + 1) * (counts > 0).sum(1)
         round.charge_message("prototypes", sent, sizes[sent.senders])
+        if round.num_servers:
+            self._send_back(round, width, Columns([(head.start, head.stop)]))
+            self.known = self.known | every.any(0)
+
+    def _send_back(self, round: Round, width: int, columns: Columns) -> None:
+        """Write the server's prototypes at all clients; those that trained have paid for the former ones.
+
+        No client reads the new ones before it takes part in a round again, and then it pays for them.
+        """
+        m, n = round.num_clients, round.num_nodes
+        trained = round.jobs.owners
+        size = BYTES * width * int(self.known.sum())
+        if size:
+            round.charge_message("prototypes", Links.of(trained, torch.full_like(trained, m), n), size)
+        of_server = Weights.of_rows(torch.full((m,), m), n)
+        round.mix([(of_server, "prototypes")], into="prototypes", where=round.clients_only, columns=columns)
 
     def _shares(self, round: Round) -> Tensor:
         """Of the rows with a vote, in the mean of each class, [E, C]."""
         counts = self._counts if self.weighting == "samples" else (self._counts > 0).double()
-        return prototype_shares(counts, round.voters, round.votes * round.participants[round.voters.senders])
+        took_part = torch.zeros(round.num_nodes, dtype=torch.bool)
+        took_part[: round.num_clients] = round.participants
+        return prototype_shares(counts, round.voters, round.votes * took_part[round.voters.senders])
 
 
 def class_counts(federation: Federation) -> Tensor:

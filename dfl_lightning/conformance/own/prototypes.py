@@ -7,26 +7,42 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import BatchRun, graph_of
+from dfl_lightning.conformance.own.runs import BatchRun, graph_of, network
+from dfl_lightning.engines.prediction_rule import Outputs
 from dfl_lightning.objectives import FedProto
 
 
-def fedproto(layers, models, prototypes, x, y, graph, active, lr, lam, weighting, rounds) -> dict[str, Any]:
+def fedproto(
+    layers, models, prototypes, x, y, server, graph, active, lr, lam, weighting, rounds, queries
+) -> dict[str, Any]:
     """Run FedProto and PrototypeAverage; prototypes lie in the columns of the last layer's weight."""
-    known = ~np.isnan(prototypes)
     m, (classes, width) = len(models), prototypes.shape[1:]
     columns = slice(models.shape[1] - classes * (width + 1), models.shape[1] - classes)
-    kept = np.zeros_like(models)
-    kept[:, columns] = np.where(known, prototypes, 0.0).reshape(m, -1)
-    policies = [cb.Gossip(k="all"), cb.PrototypeAverage(weighting)]
+    kept = np.zeros((m + server, models.shape[1]))
+    kept[:m, columns] = np.nan_to_num(prototypes).reshape(m, -1)
+    kept[m:] = kept[0]
+    average, prediction = cb.PrototypeAverage(weighting), cb.NearestPrototype()
+    policies = [cb.Gossip(k="all"), average, prediction]
+    topology = "server" if server else graph_of(graph)
     rows = {"models": models, "prototypes": kept}
-    run = BatchRun(policies, x, y, layers, graph_of(graph), rows, FedProto(lam), lr, active=active, rounds=rounds)
-    run.set_number("_has_prototypes", known.any((1, 2)).astype(float))
+    run = BatchRun(policies, x, y, layers, topology, rows, FedProto(lam), lr, active=active, rounds=rounds)
+    average.known = torch.from_numpy(~np.isnan(prototypes[0]).any(1))
     run.go(rounds=rounds)
-    found = run.rows("prototypes")[:, columns].reshape(m, classes, width)
-    counts = np.array([np.bincount(np.ravel(own), minlength=classes) for own in y]) * active[:, None]
-    reached = (graph | np.eye(m, dtype=bool)).astype(int) @ counts > 0
-    has = np.where(active[:, None], reached, known.all(2))
-    return {"models": run.rows(), "prototypes": np.where(has[..., None], found, np.nan)}
+    found = run.rows("prototypes")[:m, columns]
+    predicted = []
+    for row, own in zip(run.rows()[:m], found, strict=True):
+        whole = network(layers).double()
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(row), whole.parameters())
+        with torch.no_grad():
+            features = whole[:-1](torch.as_tensor(queries))
+            query = Outputs(whole[-1](features), {"head": features}, rows={"prototypes": torch.from_numpy(own)})
+        predicted.append(prediction.predict(query, {}).argmax(1).numpy())
+    has = found.reshape(m, classes, width)
+    return {
+        "models": run.rows()[:m],
+        "prototypes": np.where((has != 0).any(-1, keepdims=True), has, np.nan),
+        "predicted": np.array(predicted),
+    }

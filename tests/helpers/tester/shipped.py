@@ -255,7 +255,12 @@ LISTED: dict[str, list[Listed]] = {
             draws={"dispfl mask": by_place},
         ),
         Listed(
-            "prototypes", cb.PrototypeAverage, settings={"objective": FedProto()}, refuses=TAKES_PART, mixes_itself=True
+            "prototypes",
+            cb.PrototypeAverage,
+            settings={"objective": FedProto()},
+            places=EITHER,
+            refuses=TAKES_PART,
+            mixes_itself=True,
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
@@ -274,6 +279,13 @@ LISTED: dict[str, list[Listed]] = {
         Listed("knn", lambda: cb.KNN(k=2), places=EITHER),
         Listed("knn, the paper's kernel", lambda: cb.KNN(k=3, kernel="euclidean"), places=EITHER),
         Listed("knn, by validation", lambda: cb.KNN(weight="validation"), places=EITHER),
+        Listed(
+            "nearest prototype",
+            cb.NearestPrototype,
+            (cb.PrototypeAverage,),
+            settings={"objective": FedProto()},
+            places=EITHER,
+        ),
         Listed("mixture", cb.Mixture, (federico,), draws={"federico": coin_first}),
         Listed("mixture, federico whole", cb.Mixture, (federico, cb.FedeRiCoStep), draws={"federico": coin_first}),
     ],

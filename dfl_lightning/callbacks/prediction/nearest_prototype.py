@@ -1,0 +1,54 @@
+"""FedProto's prediction: the class whose prototype is nearest to a sample's features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.callbacks.base import Prediction
+from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
+from dfl_lightning.functional import prototype_probabilities
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class NearestPrototype(Prediction):
+    """The class whose prototype is nearest to the features of a sample (FedProto, arXiv 2105.00243, algorithm 1).
+
+    A client predicts argmin_c ||phi(x) - P_c||, phi(x) the d inputs of the network's last linear layer and P_c the
+    prototypes that the client has after the round, under a server those of the server. Probabilities, which the loss
+    and some metrics want, are softmax(-||phi(x) - P_c||^2 / d); that of a class without a prototype is 1e-30. Before
+    there are prototypes the network's scores decide. Needs the objective `FedProto`.
+    """
+
+    features = ("head",)
+
+    def __init__(self) -> None:
+        self._columns = (0, 0)  # of the prototypes in their rows
+
+    def start(self, federation: Federation) -> None:
+        """Require prototypes."""
+        objective = federation.objective
+        if not hasattr(objective, "prototype_columns") or "prototypes" not in objective.row_sets:
+            raise UserError(
+                "prediction NearestPrototype compares features with prototypes, and objective "
+                f"{type(objective).__name__} has none; use --config fedproto, or --objective FedProto with "
+                "--aggregation PrototypeAverage"
+            )
+        entry = objective.prototype_columns(federation.layout)
+        self._columns = entry.start, entry.stop
+
+    def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
+        """Return where the prototypes are."""
+        return {"prototypes": self._columns}
+
+    def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
+        """Compare features with prototypes; return the network's probabilities where there are none."""
+        prototypes = query.rows["prototypes"].unflatten(-1, (query.scores.shape[-1], -1))
+        features = query.features["head"].flatten(query.scores.dim() - 1)
+        return prototype_probabilities(features, prototypes, query.scores.softmax(-1))
