@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import yaml
-from walk import Step, Walk, dated_runs, is_command, steps_of
+from walk import Step, Walk, compare_prints, dated_runs, is_command, steps_of
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -29,8 +29,15 @@ DATA = os.environ.get("DFL_DATA_ROOT", "")
 QUICK = ("README.md", "docs/running.md", "docs/faults.md")
 """Pages that the quick suite walks, with small runs."""
 
-NOT_SMALL = {("README.md", "dfl-report"): "drawing a page takes 5 s; tests/report/ draws enough"}
-"""Commands that the quick suite leaves out."""
+NOT_SMALL = {
+    ("README.md", "dfl-report"): "drawing a page takes 5 s; tests/report/ draws enough",
+    ("docs/running.md", "dfl-fit --list"): "tests/cli/test_help.py reads what it prints",
+    ("docs/running.md", "--engine loop"): "tests/cli/test_runs.py evaluates with other options",
+    ("docs/running.md", "previous.ckpt"): "tests/checkpoints/ reads it",
+    ("docs/running.md", "LearningRateMonitor"): "tests/test_loggers.py logs rates",
+    ("docs/running.md", "TensorBoardLogger"): "tests/test_loggers.py logs to it",
+}
+"""Commands that the quick suite leaves out for their time, and where they are tested."""
 
 LEFT_OUT = {
     ("README.md", "git clone"): "the repository has no address here; .ci/run does these steps in a checkout",
@@ -261,3 +268,12 @@ def test_the_steps_of_a_page_are_found():
         Step("text", "out: 3\n", 15),
     ]
     assert not is_command("dfl_lightning: this is no command")
+
+
+def test_a_printed_number_is_compared_to_its_last_digit():
+    code = "x = 3.0849\nprint(x)  # 3.08; should be 0\nprint(x)  # no number\nprint(-x)  # -3.1\n"
+    compare_prints(code, "3.0849\n3.0849\n-3.0849\n")
+    with pytest.raises(AssertionError, match=r"the page says -3\.1"):
+        compare_prints(code, "3.0849\n3.0849\n-3.0349\n")
+    with pytest.raises(AssertionError, match="prints less"):
+        compare_prints(code, "3.0849\n")

@@ -161,6 +161,7 @@ def compare_prints(code, out):
         for _, _, comment in [line.rpartition("  # ")]
     ]
     lines = out.splitlines()
+    assert len(lines) >= len(shown), "the block prints less than it shows"
     for number, line in zip(shown, lines, strict=False):
         if number is not None:
             printed = float(re.search(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line)[0])
