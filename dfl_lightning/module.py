@@ -19,7 +19,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.build import RunParts, build_run, refuse_broken_start, schedule_draws
-from dfl_lightning.callbacks.base import Prediction, Selection
+from dfl_lightning.callbacks.base import Prediction, Selection, honest_clients
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text
 from dfl_lightning.checkpoints.own_code import CODE, about_changes
@@ -29,7 +29,7 @@ from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
-from dfl_lightning.functional import over_clients, without_mean
+from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.links import Links
 from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
@@ -415,8 +415,9 @@ class DFLModule(LightningModule):
         """Evaluate, keep the arrays at the boundary, log the means."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
-        hidden = without_mean(results, self.task.score)
-        means = {name: over_clients(values, name in hidden).mean for name, values in results.items()}
+        honest = of_clients(results, honest_clients(self.federation))
+        hidden = without_mean(honest, self.task.score)
+        means = {name: over_clients(values, name in hidden).mean for name, values in honest.items()}
         self.log_dict({name: torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()}, batch_size=1)
 
     test_step = validation_step

@@ -94,6 +94,10 @@ class Outgoing(Policy):
         """Return whose messages it changes, bool [m]; default: all clients'."""
         return torch.ones(federation.num_clients, dtype=torch.bool)
 
+    def adversaries(self, federation: Federation) -> Tensor | None:
+        """Return whose messages it falsifies in an attack, bool [m]: mean scores leave them out. Default: None."""
+        return None
+
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Return what some clients send in the place of their updates.
 
@@ -391,3 +395,20 @@ class Monitor(RoundCallback):
     """
 
     only_watches = True
+
+
+def honest_clients(federation: Federation) -> Tensor | None:
+    """Say which clients falsify neither messages nor labels, bool [m]: those over which mean scores are taken.
+
+    Args:
+        federation: of the run.
+
+    Returns:
+        The mask; None where all clients are honest, or none is, so that means are over all clients.
+    """
+    attacks = [policy.adversaries(federation) for policy in federation.policies if isinstance(policy, Outgoing)]
+    falsify = [found for found in (*attacks, federation.data.adversaries) if found is not None]
+    if not falsify:
+        return None
+    honest = ~torch.stack([found.bool().cpu() for found in falsify]).any(0)
+    return None if bool(honest.all()) or not bool(honest.any()) else honest

@@ -22,6 +22,7 @@ __all__ = [
     "client_mean",
     "friend_accuracy",
     "neighbour_precision_recall",
+    "of_clients",
     "over_clients",
     "score_summary",
     "without_accuracy",
@@ -108,6 +109,22 @@ def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
     splits = [split for split in splits if f"{split}_{score}" in results]
     broken = [s for s in splits if bool(without_accuracy(results[f"{s}_loss"], results[f"{s}_{score}"]).any())]
     return {name for name in results for split in broken if name.startswith(f"{split}_") and not name.endswith("_loss")}
+
+
+def of_clients(results: Mapping[str, Tensor], who: Tensor | None) -> dict[str, Tensor]:
+    """Return the results of some clients; those of a global model stay as they are.
+
+    Args:
+        results: of an evaluation, by names such as `test_acc`, [m] each, and `global_test_acc`, [1].
+        who: the clients, bool [m]; None: all of them.
+
+    Examples:
+        >>> of_clients({"test_acc": torch.tensor([0.5, 0.25])}, torch.tensor([True, False]))
+        {'test_acc': tensor([0.5000])}
+    """
+    if who is None:
+        return dict(results)
+    return {name: v if name.startswith("global_") else v[who.to(v.device)] for name, v in results.items()}
 
 
 def client_mean(values: Tensor, broken: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.round.hosts import RunModule
 
 OF_ROUNDS = (
@@ -28,6 +29,7 @@ def expected_columns(module: RunModule) -> tuple[str, ...]:
     tested = f"test_{federation.task.score}"
     if tested in found:
         found += [f"{tested}_std", f"{tested}_worst10"]
+        found += [f"{tested}_adversaries"] * (honest_clients(federation) is not None)
     if federation.has_global_model:
         found += [f"global_test_{name}" for name in ("loss", *federation.task.numbers)]
     logs = [user.logs for user in federation.policies] + [federation.objective.logs]

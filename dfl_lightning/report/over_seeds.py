@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dfl_lightning.functional import OverClients, over_clients
+from dfl_lightning.report.attack import honest
 from dfl_lightning.report.methods import Method, is_finished, seed_of, tested_on
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Spread, spread_of_all
@@ -49,9 +50,19 @@ def last_of_clients(run: Run, name: str = "") -> np.ndarray:
     return array[-1].astype(np.float64) if array is not None and len(array) else np.array([])
 
 
+def of_honest(run: Run, values: np.ndarray) -> np.ndarray:
+    """Return the values of the clients over which mean scores are taken.
+
+    Args:
+        run: any.
+        values: of its clients, [..., m].
+    """
+    return values[..., honest(run, values.shape[-1])]
+
+
 def last_scores(run: Run) -> np.ndarray:
-    """Last scores of the clients with test data, float64 [k]; NaN where the loss is not finite."""
-    known, losses = last_of_clients(run), last_of_clients(run, "test_loss")
+    """Return the last scores of the honest clients with test data, float64 [k]; NaN where the loss is not finite."""
+    known, losses = (of_honest(run, last_of_clients(run, name)) for name in ("", "test_loss"))
     return known[~np.isnan(known) | ~np.isnan(losses)] if len(losses) == len(known) else known[~np.isnan(known)]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dfl_lightning.functional import over_clients, without_mean
+from dfl_lightning.callbacks.base import honest_clients
+from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.round.hosts import RunModule
 from dfl_lightning.utils.score import Score
 
@@ -21,8 +22,12 @@ def per_client_table(module: RunModule) -> list[str]:
         return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
 
     score = Score.of(module.federation.task)
-    hidden = without_mean(results, score.name)
-    found = {name: over_clients(results[name], name in hidden, score.higher_is_better) for name in names}
+    who = honest_clients(module.federation)
+    honest = of_clients(results, who)
+    hidden = without_mean(honest, score.name)
+    found = {name: over_clients(honest[name], name in hidden, score.higher_is_better) for name in names}
+    if who is not None:
+        lines.append(f"the following are over the {int(who.sum())} honest clients of {len(who)}")
     lines.append(row("mean", [found[name].mean for name in names]))
     lines.append(row("std", [found[name].std for name in names]))
     tested = f"test_{score.name}"

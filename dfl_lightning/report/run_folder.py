@@ -15,11 +15,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from dfl_lightning.callbacks import Substitution
+from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.checkpoints.own_code import CODE
-from dfl_lightning.functional import over_clients, without_mean
+from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, substitutes_of
 from dfl_lightning.report.run_tables import RunTables
@@ -64,6 +65,7 @@ class RunFolder(RunTables, RoundCallback):
         self.summary: dict[str, Any] = {}
         self._rows: list[dict[str, str]] = []
         self._score, self._extra = Score(), list[str]()
+        self._honest: torch.Tensor | None = None  # see `honest_clients`
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
         self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
@@ -141,6 +143,7 @@ class RunFolder(RunTables, RoundCallback):
         """Read the rows up to the boundary, set aside what comes after it, write what describes the run."""
         assert self.path is not None
         self.is_open, self._score = True, Score.of(pl_module.federation.task)
+        self._honest = honest_clients(pl_module.federation)
         if not trainer.is_global_zero:
             return  # the first process writes
         self.is_open = False
@@ -349,12 +352,16 @@ class RunFolder(RunTables, RoundCallback):
             self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
             shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
             self._evaluations[index] |= shown
-            hidden, score = without_mean(boundary.evaluation, self._score.name), f"test_{self._score.name}"
-            higher = self._score.higher_is_better
-            found = {n: over_clients(values, n in hidden, higher) for n, values in boundary.evaluation.items()}
+            honest, score = of_clients(boundary.evaluation, self._honest), f"test_{self._score.name}"
+            hidden, higher = without_mean(honest, self._score.name), self._score.higher_is_better
+            found = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
             numbers |= {name: over.mean for name, over in found.items()}
             if score in found:
                 numbers |= {f"{score}_{name}": getattr(found[score], name) for name in ("std", "worst10")}
+            if score in found and self._honest is not None:
+                others = of_clients(boundary.evaluation, ~self._honest)
+                broken = score in without_mean(others, self._score.name)
+                numbers[f"{score}_adversaries"] = over_clients(others[score], broken, higher).mean
         row = {name: as_text(value) for name, value in numbers.items()}
         extra = sorted({*self._extra, *(set(row) - set(columns_of(self._score.name)))})
         self._has_new_columns, self._extra = extra != self._extra, extra

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import dfl_lightning
-from dfl_lightning.callbacks.outgoing.attack import adversaries_of
+from dfl_lightning.callbacks.base import Outgoing, honest_clients
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
@@ -61,7 +61,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "policies": [type(policy).__name__ for policy in trainer.policies()],
             **_adversaries(module),
             "engine": describe_engine(module),
-            score.block: _of_score(score, metrics, clients),
+            score.block: _of_score(score, metrics, clients, honest_clients(module.federation)),
             "neighbours_mean": _mean(metrics["neighbours"]),
             "diverged": _times(trainer.run.diverged),
             "found": found,
@@ -82,20 +82,30 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
     )
 
 
-def _of_score(score: Score, metrics: dict[str, np.ndarray], clients: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The task's score on test data, in the ways in which papers report one."""
+def _of_score(
+    score: Score, metrics: dict[str, np.ndarray], clients: dict[str, np.ndarray], honest: torch.Tensor | None = None
+) -> dict[str, Any]:
+    """Return the task's score on test data, in the ways in which papers report one, over the honest clients."""
     numbers: dict[str, Any] = {}
     tested, validated = f"test_{score.name}", f"val_{score.name}"
     if tested in clients:
-        history = torch.from_numpy(clients[tested])
+        history, losses = torch.from_numpy(clients[tested]), torch.from_numpy(clients["test_loss"])
         validation = torch.from_numpy(clients[validated]) if validated in clients else None
-        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history) | history.isinf()
+        everyone = without_accuracy(losses, history) | history.isinf()
+        who = torch.ones(history.shape[1], dtype=torch.bool) if honest is None else honest
+        last = history[-1]
+        history, broken = history[:, who], everyone[:, who]
+        validation = None if validation is None else validation[:, who]
         found = score_summary(history, validation, broken, score.higher_is_better)
         numbers = {
             **{score.prefix + name: value for name, value in found.items()},
             **vars(over_clients(history[-1], bool(broken[-1].any()), score.higher_is_better)),
             "evaluated_after_round": int(clients["rounds"][-1]),
         }
+        if honest is not None:
+            others = over_clients(last[~honest], bool(everyone[-1, ~honest].any()), score.higher_is_better)
+            numbers["adversaries"] = {"mean": others.mean, "std": others.std, "worst10": others.worst10}
+        broken = everyone & who  # those of adversaries leave a mean over honest clients
         if bool(broken.any()):
             numbers["not_finite"] = {
                 str(client): int(broken[:, client].sum()) for client in torch.nonzero(broken.any(0)).flatten().tolist()
@@ -107,10 +117,29 @@ def _of_score(score: Score, metrics: dict[str, np.ndarray], clients: dict[str, n
     return numbers
 
 
-def _adversaries(module: RunModule) -> dict[str, list[int]]:
-    """Ids of the clients whose messages are falsified; nothing without an attack."""
-    found = adversaries_of(module.federation)
-    return {} if found is None else {"adversaries": torch.nonzero(found).flatten().tolist()}
+def _adversaries(module: RunModule) -> dict[str, Any]:
+    """Name the attack: what falsifies, whose messages, and which clients are not honest; nothing without one."""
+    federation = module.federation
+    labels = federation.data.adversaries
+    outgoing = [policy for policy in federation.policies if isinstance(policy, Outgoing)]
+    attacks = {type(policy).__name__: who for policy in outgoing if (who := policy.adversaries(federation)) is not None}
+    by = list(attacks)
+    by += [LABELS] * (labels is not None and bool(labels.any()))
+    if not by:
+        return {}
+    messages = [who.bool().cpu() for who in attacks.values()]
+    everyone = [*messages, *([] if labels is None else [labels.bool().cpu()])]
+    found: dict[str, Any] = {"attack": {"by": by, "clients": _ids(torch.stack(everyone).any(0))}}
+    return {**found, "adversaries": _ids(torch.stack(messages).any(0))} if messages else found
+
+
+LABELS = "falsified labels"
+"""What summary.json calls the attack of clients whose training labels are falsified."""
+
+
+def _ids(clients: torch.Tensor) -> list[int]:
+    found: list[int] = torch.nonzero(clients).flatten().tolist()
+    return found
 
 
 @functools.cache  # reads a file of each package
@@ -159,6 +188,9 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         if numbers.get("not_finite"):
             why = f"not every loss and {score.label} of the last evaluation is finite"
         lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
+    if summary.get("attack"):
+        theirs = numbers.get("adversaries", {}).get("mean")
+        lines.append(_attacked(summary["attack"], summary["clients"], theirs, score))
     if numbers.get("not_finite"):
         lines.append(_not_finite(numbers["not_finite"], score.label))
     if numbers.get("global_last") is not None:
@@ -182,6 +214,20 @@ def final_table(summary: dict[str, Any]) -> list[str]:
             "cluster"
         )
     return lines
+
+
+def _attacked(attack: dict[str, Any], clients: int, mean: float | None, score: Score) -> str:
+    """Name the attack in a line, with the score of the adversaries.
+
+    Examples:
+        >>> _attacked({"by": ["SignFlip"], "clients": [1, 4]}, 6, 0.25, Score())
+        'under attack (SignFlip, 2 of 6 clients): scores are over the honest clients; adversaries have 25.0 %'
+    """
+    who = f"under attack ({' and '.join(attack['by'])}, {len(attack['clients'])} of {clients} clients)"
+    if len(attack["clients"]) == clients:
+        return f"{who}: no client is honest"
+    theirs = "" if mean is None else f"; adversaries have {score.text(mean)}"
+    return f"{who}: scores are over the honest clients{theirs}"
 
 
 def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:

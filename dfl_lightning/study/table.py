@@ -207,6 +207,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *about_seeds(compared, {key: place.values for key, place in places.items()}),
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
+        *_attacked(done),
         *_diverged(done),
         *_broken(done, measures),
         *_unfinished(list(states.values()), places),
@@ -404,6 +405,18 @@ def _diverged(done: list[CellState]) -> Iterator[str]:
     if cells:
         parts = [f"{s.cell.label} ({len(s.summary['diverged'])} of {s.summary['clients']} clients)" for s in cells]
         yield f"training diverged in {', '.join(parts)}; these numbers are in the means"
+
+
+def _attacked(done: list[CellState]) -> Iterator[str]:
+    """Name the attacks, and the cells under each."""
+    found: dict[str, list[str]] = {}
+    for state in done:
+        if "attack" in state.summary:
+            attack, clients = state.summary["attack"], state.summary["clients"]
+            words = f"{' and '.join(attack['by'])}, {len(attack['clients'])} of {clients} clients"
+            found.setdefault(words, []).append(f"{state.cell.row} in {state.cell.column}")
+    for words, places in found.items():
+        yield f"under attack ({words}), scores over honest clients: {', '.join(dict.fromkeys(places))}"
 
 
 def _broken(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[str]:

@@ -47,9 +47,10 @@ def write_run(
     folder.mkdir(parents=True)
     accuracy = np.asarray(accuracy, dtype=np.float64)
     rounds, m = accuracy.shape
+    honest = np.ones(m, dtype=bool) if adversaries is None else ~np.asarray(adversaries, dtype=bool)
     lines = ["round,train_loss,test_acc,neighbours,active,bytes_received,seconds"]
     for r in range(rounds):
-        mean = "" if np.isnan(accuracy[r]).all() else repr(float(np.nanmean(accuracy[r])))
+        mean = "" if np.isnan(accuracy[r]).all() else repr(float(np.nanmean(accuracy[r, honest])))
         lines.append(f"{r},{1 / (r + 1)!r},{mean},2,{m},{received!r},0.5")
     (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
     np.savez(folder / "clients.npz", rounds=np.arange(rounds), test_acc=accuracy)
@@ -75,7 +76,7 @@ def write_run(
     if config is not None:
         (folder / "config.yaml").write_text(yaml.safe_dump({"seed_everything": seed, **config}))
     if status is not None:
-        last = accuracy[-1][~np.isnan(accuracy[-1])]
+        last = accuracy[-1][~np.isnan(accuracy[-1]) & honest]
         worst = np.sort(last)[: -(-len(last) // 10)]
         test = {"mean": last.mean(), "worst10": worst.mean()} if len(last) else {}
         summary = {

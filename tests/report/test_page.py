@@ -53,6 +53,7 @@ def runs(tmp_path_factory, make_run, make_links):
             clusters=CLUSTERS,
             test_images=images,
             received=0.0,
+            adversaries=[0, 0, 0, 1, 0, 0, 0, 0],
             config={"selection": {"class_path": "Gossip", "init_args": {"k": 0}}},
         )
     served = []

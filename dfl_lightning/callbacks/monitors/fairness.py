@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.trainer.states import TrainerFn
 
-from dfl_lightning.callbacks.base import Monitor
-from dfl_lightning.functional import without_mean, worst_decile_mean
+from dfl_lightning.callbacks.base import Monitor, honest_clients
+from dfl_lightning.functional import of_clients, without_mean, worst_decile_mean
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -20,8 +20,8 @@ class Fairness(Monitor):
     `val_acc_best10` and `val_acc_worst10`; `test_acc_worst10` is a column of every run. That is for classes, whose
     accuracies are from 0 to 1; other tasks have columns of their own score, such as `test_rmse_variance`, and the best
     are those with the lowest where a lower score is better. The variance has n in its denominator, and a tenth is
-    rounded up to whole clients. Clients without such data do not count. Only rounds with an evaluation have these
-    numbers. What clients gain over training alone is in the report.
+    rounded up to whole clients. Clients without such data do not count, nor do adversaries. Only rounds with an
+    evaluation have these numbers. What clients gain over training alone is in the report.
     """
 
     def start(self, federation: Federation) -> None:
@@ -35,11 +35,12 @@ class Fairness(Monitor):
         if trainer.state.fn != TrainerFn.FITTING:
             return
         boundary, task = pl_module.bank.boundary, pl_module.federation.task
+        results = of_clients(boundary.evaluation, honest_clients(pl_module.federation))
         found: dict[str, float] = {}
         for split in ("test", "val"):
             name = f"{split}_{task.score}"
-            scores = boundary.evaluation.get(name)
-            if scores is None or scores.isnan().all() or name in without_mean(boundary.evaluation, task.score):
+            scores = results.get(name)
+            if scores is None or scores.isnan().all() or name in without_mean(results, task.score):
                 continue
             known = scores[~scores.isnan()].double().cpu()
             sign = 1 if task.higher_is_better else -1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Attack(Outgoing):
     """Adversaries train as all others do and keep their own model; only what they send is falsified.
 
-    Under one seed, one fraction gives the same adversaries to every attack, so that attacks can be compared. Accuracies
-    count adversaries like all others.
+    Under one seed, one fraction gives the same adversaries to every attack, so that attacks can be compared. Mean
+    scores are over the honest clients; see `callbacks.base.honest_clients`.
 
     Args:
         fraction: share of the clients that are adversaries, drawn by the run's seed, rounded to a whole number.
@@ -56,6 +56,10 @@ class Attack(Outgoing):
         """Log how many of the links chosen by honest nodes, and which share of their weights, are adversaries'."""
         if round.has("weights"):  # not in a round in which all have dropped out
             log_adversaries(round)
+
+    def adversaries(self, federation: Federation) -> Tensor:
+        """Return those who take part, bool [m]."""
+        return self.who(federation)
 
     def who(self, federation: Federation) -> Tensor:
         """The adversaries, bool [m]."""

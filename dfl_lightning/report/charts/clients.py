@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from dfl_lightning.report.attack import honest
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
 from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, ended, said_after, with_rim
 from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
-from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
+from dfl_lightning.report.over_seeds import last_of_clients, of_honest, paired, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
@@ -94,7 +95,8 @@ def _row_of_gains(number: int) -> tuple[int, int, int]:
 
 def _by_rank(method: Method, score: Score) -> list[Row]:
     """Mean and deviation over seeds of the best client, the second, and so on; nothing where none is tested."""
-    numbers = [best_first(known, score) for run in method.runs if len(known := last_of_clients(run))]
+    found = [of_honest(run, last_of_clients(run)) for run in method.runs]
+    numbers = [best_first(known, score) for known in found if len(known)]
     if not numbers or not min(map(len, numbers)):
         return []
     count = min(map(len, numbers))
@@ -107,8 +109,8 @@ def _by_rank(method: Method, score: Score) -> list[Row]:
         if len(of_seeds) > 1:
             with np.errstate(invalid="ignore"):  # infinite numbers have no deviation
                 sd = of_seeds[:, rank].std(ddof=1)
-            found = {"sd": sd, "low": mean - sd, "high": mean + sd}
-            row |= {name: rounded_for(value, score) for name, value in found.items()}
+            band = {"sd": sd, "low": mean - sd, "high": mean + sd}
+            row |= {name: rounded_for(value, score) for name, value in band.items()}
         rows.append(row)
     return rows
 
@@ -163,7 +165,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
-    """A row for each client of each pair of runs: `method`, `seed`, `client`, `gain`.
+    """Return a row for each honest client of each pair of runs: `method`, `seed`, `client`, `gain`.
 
     A gain is in points where the score is a share, and positive where the client is better off.
 
@@ -182,8 +184,9 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
             score = run.score
             with np.errstate(invalid="ignore"):  # where both are infinite
                 differences = score.merit(1.0) * (ours - theirs) * score.factor
+            compared = honest(run, len(ours)) & honest(partner, len(ours))
             for client, gain in enumerate(differences):
-                if math.isfinite(gain):
+                if compared[client] and math.isfinite(gain):
                     shown = rounded_for(gain, score)
                     entry = {"method": method.name, "seed": seed_of(run), "client": client, "gain": shown}
                     rows.append(entry)

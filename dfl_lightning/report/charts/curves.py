@@ -16,7 +16,7 @@ from dfl_lightning.report.charts.colours import faintness, method_colour, method
 from dfl_lightning.report.charts.line_ends import end_labels, ended
 from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
-from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
+from dfl_lightning.report.over_seeds import from_one, of_honest, over_seeds, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -100,6 +100,7 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
     values = first.clients.get(column)
     if values is None or not len(values):
         raise UserError(f"{first.path} has no {column} in clients.npz")
+    values = of_honest(first, values)
     keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
     rows: list[Row] = []
     known = ~np.isnan(values).all(1)

@@ -8,6 +8,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from dfl_lightning.report.attack import attacks, under_attack
 from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.colours import colour_places
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
@@ -136,7 +137,8 @@ def title(methods: Sequence[Method]) -> str:
     """The data that the first methods are compared on."""
     clients = methods[0].runs[0].num_clients
     number = f", {counted(clients, 'client')}" if clients else ""
-    return f"{described(methods[0])}{number}"
+    attack = under_attack(methods)
+    return f"{described(methods[0])}{number}{f', {attack}' if attack else ''}"
 
 
 def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +158,8 @@ def _lead(methods: Sequence[Method]) -> str:
     warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
     first, *rest = words[1:] if warning else words
     where = f"{heading(main, methods)}: " if methods[0].column else ""
+    attack = under_attack(main)
+    where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
     return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
 
 
@@ -172,7 +176,8 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
         parts += [table, said * (words != brief)] if leads and task == methods[0].task else [said, table]
     several = any(len(method.runs) > 1 for method in methods)
-    note = "Mean over clients at the last evaluation. "
+    attacked = any(attacks(methods))
+    note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
     if several:
         note += (
             "± is the standard deviation over seeds. Differences are paired by seed and test data; beside them is "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report import charts
+from dfl_lightning.report.attack import attacks
 from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import FEW_BANDS, for_charts, with_bands
@@ -194,16 +195,20 @@ def described(method: Method) -> str:
 
 def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
     several, score = any(len(m.runs) > 1 for m in methods), methods[0].score
+    who = "honest clients" if any(attacks(methods)) else "clients"
+    without_them = "Adversaries are left out. " * any(attacks(methods))
+    lacking = " Clients whose loss or score is not finite are left out." * _lacks_scores(methods)
     label, field = score.label, score.field
     aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
     without = f" Without {and_(aside)}." if aside else ""
     band = _on_bands(methods) if several else ""
+    over = f", mean over seeds. {band}" if several else "."
     ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
     found.add(
         "learning",
         f"learning-curves{tail}",
         f"Test {label} over rounds{where}",
-        f"Mean over clients{' and seeds' if several else ''}.{ended} {band}".strip(),
+        f"Mean over {who}{' and seeds' if several else ''}.{ended} {band}".strip(),
         "wide",
         lambda: charts.learning_curves(methods),
     )
@@ -211,8 +216,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"clients{tail}",
         f"Clients from best to worst{where}",
-        f"By rank at the last evaluation{', mean over seeds. ' + band if several else '.'} Shaded: the worst tenth."
-        f"{' Clients whose loss or score is not finite are left out.' * _lacks_scores(methods)}",
+        f"{without_them}By rank at the last evaluation{over} Shaded: the worst tenth.{lacking}",
         "half",
         lambda: charts.sorted_clients(methods),
     )

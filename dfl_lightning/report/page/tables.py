@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_lightning.report.attack import adversaries
 from dfl_lightning.report.charts.colours import dash_at
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.comparable import for_charts
@@ -89,7 +90,7 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside
     best = "best" if line.is_best and not alone_in_task else _difference(line.to_best, score)
     alone = "–" if method.is_local else _difference(line.over_local, score)
     notes = f"<small class='notes'>{escape('; '.join(method.notes))}</small>" if method.notes else ""
-    split = _honest_and_falsified(method)
+    split = _of_adversaries(method)
     cells = (
         ("score", score_cell(line.score, score)),
         ("worst", score_cell(line.worst, score)),
@@ -105,23 +106,20 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside
     return f'<tr{faint} data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
 
 
-def _honest_and_falsified(method: Method) -> str:
-    """Two more rows where some clients' training labels were falsified: one mean would hide both."""
-    rows = ""
-    for words, wanted in (("clients with true labels", False), ("clients with falsified labels", True)):
-        means = []
-        for run in method.runs:
-            falsified = run.split.get("adversaries", np.array([]))
-            known = run.clients.get(run.score.column)
-            if known is None or not len(known) or len(falsified) != known.shape[1] or not falsified.any():
-                return ""
-            losses = last_of_clients(run, "test_loss")  # a client without test data has none
-            tested = ~np.isnan(losses if len(losses) else known[-1])
-            here = (falsified.astype(bool) == wanted) & tested
-            means.append(float(known[-1][here].mean()))
-        cell = score_cell(spread_of_all(means), method.score)
-        rows += f"<tr class='part'><th scope='row'>{words}</th><td>{cell}</td>{'<td></td>' * 6}</tr>"
-    return rows
+def _of_adversaries(method: Method) -> str:
+    """Return a further row with the score of the adversaries, which the mean above it leaves out."""
+    means = []
+    for run in method.runs:
+        known, losses = last_of_clients(run), last_of_clients(run, "test_loss")
+        who = adversaries(run, len(known))
+        if not who.any() or who.all():
+            return ""
+        tested = ~np.isnan(losses if len(losses) else known)  # a client without test data has no loss
+        here = known[who & tested]
+        means.append(float(here.mean()) if len(here) else math.nan)
+    cell = score_cell(spread_of_all(means), method.score)
+    name = f"<th scope='row'>adversaries of {escape(method.name)}</th>"
+    return f"<tr class='part'>{name}<td>{cell}</td>{'<td></td>' * 6}</tr>"
 
 
 def score_cell(value: Spread, score: Score) -> str:
