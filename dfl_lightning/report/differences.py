@@ -31,12 +31,17 @@ def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
     common = set.intersection(*map(set, sources)) if sources else set()
     for config, own in zip(configs, sources, strict=True):
         config["sources"] = {name: own[name] for name in sorted(common)}
-    found = sorted(_differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
-    return {name: [_words(value) for value in values] for name, values in found}
+    found = sorted(differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
+    return {name: [words(value) for value in values] for name, values in found}
 
 
-def _differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]]]:
-    """The innermost settings that differ, as far as all methods have the same classes."""
+def differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the innermost settings that differ, as far as all methods have the same classes.
+
+    Args:
+        values: a setting, or a mapping of settings, of each method.
+        name: dotted, of this setting; empty for a whole config.
+    """
     if all(value == values[0] for value in values[1:]):
         return
     mappings = [value for value in values if isinstance(value, dict)]
@@ -46,16 +51,19 @@ def _differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any
         return
     inner = mappings if classes == {None} else [value.get("init_args") or {} for value in mappings]
     for key in dict.fromkeys(key for value in inner for key in value):
-        yield from _differing([value.get(key) for value in inner], f"{name}.{key}".lstrip("."))
+        yield from differing([value.get(key) for value in inner], f"{name}.{key}".lstrip("."))
 
 
-def _words(value: Any) -> str:
-    """A value for people.
+def words(value: Any) -> str:
+    """Say a value for people.
+
+    Args:
+        value: of a config.
 
     Examples:
-        >>> _words({"class_path": "x.AFIND", "init_args": {"nu": 0.2, "rule": "ratio", "layer": None}})
+        >>> words({"class_path": "x.AFIND", "init_args": {"nu": 0.2, "rule": "ratio", "layer": None}})
         'AFIND: nu = 0.2, rule = ratio'
-        >>> _words({"class_path": "x.Gossip"}), _words(None), _words([0, 90]), _words(True)
+        >>> words({"class_path": "x.Gossip"}), words(None), words([0, 90]), words(True)
         ('Gossip', '–', '0, 90', 'true')
     """
     if value is None:
@@ -63,11 +71,11 @@ def _words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ", ".join(_words(entry) for entry in value)
+        return ", ".join(words(entry) for entry in value)
     if not isinstance(value, dict):
         return str(value)
     arguments = value.get("init_args") or {} if "class_path" in value else value
-    words = ", ".join(f"{key} = {_words(inner)}" for key, inner in arguments.items() if inner is not None)
+    listed = ", ".join(f"{key} = {words(inner)}" for key, inner in arguments.items() if inner is not None)
     if "class_path" not in value:
-        return words
-    return ": ".join(part for part in (str(value["class_path"]).rpartition(".")[2], words) if part)
+        return listed
+    return ": ".join(part for part in (str(value["class_path"]).rpartition(".")[2], listed) if part)
