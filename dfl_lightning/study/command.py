@@ -27,6 +27,7 @@ from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
 from dfl_lightning.study.study_file import KIND, Study, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
+from dfl_lightning.study.unequal import sentences as about_conditions
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.shipped_files import shipped
@@ -154,7 +155,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             return code
         tuned = chosen_values(study, folder, words.scale)
     plan = _planned(study, folder, words.scale, tuned or {})
-    for remark in overridden(study):
+    for remark in [*overridden(study), *about_conditions(plan)]:
         print(remark, flush=True)
     if words.explain:
         from dfl_lightning.study.estimate import explain

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dfl_lightning.report.statistics import Difference
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.table import Table, TableCell
+from dfl_lightning.study.unequal import by_place
 
 
 def markdown(table: Table) -> str:
@@ -27,6 +28,8 @@ def as_csv(table: Table) -> str:
     out = io.StringIO()
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_holm", "seeds_needed", "remark", "seeds"]
+    names += ["conditions"]
+    conditions = by_place(table.plan)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for (row, column), place in table.places.items():
@@ -37,7 +40,8 @@ def as_csv(table: Table) -> str:
         values = [row, column, table.measures[column].name, table.plan.scale, len(place.values), place.mean, place.sd]
         values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
         values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
-        writer.writerow([*values, " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())])
+        seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
+        writer.writerow([*values, seeds, conditions.get((row, column), "")])
     return out.getvalue()
 
 

@@ -31,6 +31,7 @@ from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
+from dfl_lightning.study.unequal import sentences as about_conditions
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
 
@@ -199,6 +200,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     overall = _overall(plan, compared, measures)
     notes = [
         *_caption(plan, measures),
+        *about_conditions(plan),
         *[without] * bool(without),
         *_no_stars(rivals),
         *_versions(done),

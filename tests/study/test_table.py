@@ -365,3 +365,17 @@ def test_one_seed_is_called_no_deviation(planned):
     notes = make_table(planned(seeds=[7])).notes
     assert any("in percent; of seed 7 alone (" in note for note in notes)
     assert not any("standard deviation" in note for note in notes)
+
+
+def test_a_caption_says_in_what_rows_differ_beside_their_methods(planned):
+    rows = {"Gossip": {}, "Local": {"selection.k": 0}, "Long": {"model.local_epochs": 3, "selection.k": 1}}
+    table = make_table(planned(rows=rows))
+    said = "rows differ in more than their method: local epochs: 1 (Gossip, Local), 3 (Long)"
+    assert said in table.notes
+    assert said in formats.latex(table).replace("\\", "")
+    places = {(line["row"], line["column"]): line for line in csv.DictReader(io.StringIO(formats.as_csv(table)))}
+    assert places["Long", "IID"]["conditions"] == "local epochs: 3"
+    assert not [note for note in make_table(planned()).notes if "rows differ" in note]
+    cells = {"Local": {"rotated": {"trainer.max_rounds": 2}}}
+    (note,) = [note for note in make_table(planned(cells=cells)).notes if "rows differ" in note]
+    assert note == "rows differ in rotated in more than their method: rounds: 4 (Gossip), 2 (Local)"
