@@ -118,3 +118,32 @@ def test_the_switch_shows_the_front_of_another_cost(runs, open_page):
         chart.wait_for()
         assert axis in chart.locator(".role-axis-title").all_text_contents()
     assert seen.console == []
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "ends"),
+    [((0.30, 0.90), (0.0, 100.0)), ((0.90, 0.91), (84.147, 96.853)), ((0.5, 0.99), (0.0, 100.0))],
+)
+def test_an_interval_ends_where_the_score_does(runs, accuracies, ends):
+    """Student's t with one degree of freedom: the mean and 12.7062 times half the difference of two."""
+    found = runs(Ours=[(accuracy, 10e6, 5, 3.0) for accuracy in accuracies])
+    chart = report.accuracy_front([read_run(folder) for folder in found.values()])
+    row = rows_of(chart)["Ours"]
+    mean, half = 50 * sum(accuracies), 50 * 12.7062047 * abs(accuracies[1] - accuracies[0])
+    assert (row["low"], row["high"]) == pytest.approx((mean - half, mean + half), abs=0.01)  # the numbers as they are
+    assert (row["from"], row["to"]) == pytest.approx(ends, abs=0.01)
+    arrows = [row for part in chart.to_dict()["datasets"].values() for row in part if "angle" in row]
+    assert sorted(arrow["at"] for arrow in arrows) == ([0.0, 100.0] if half > 20 else [])
+    for layer in chart.to_dict()["layer"]:
+        domain = layer["encoding"].get("y", {}).get("scale", {}).get("domain", [0, 100])
+        assert 0 <= domain[0] < domain[1] <= 100
+
+
+def test_a_dot_of_gains_stands_at_the_mean_of_its_clients():
+    from dfl_lightning.report.charts.clients import _piles
+
+    rows = [{"method": "A", "seed": 0, "client": c, "gain": gain} for c, gain in enumerate((-22.2, 3.4, 2.6))]
+    assert _piles(rows, 1.0) == [
+        {"method": "A", "gain": -22.2, "number": 1, "who": "0:0"},
+        {"method": "A", "gain": 3.0, "number": 2, "who": "0:1 0:2"},
+    ]

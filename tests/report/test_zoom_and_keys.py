@@ -71,6 +71,17 @@ def test_a_drag_shows_its_rounds_alone_and_a_double_click_or_a_button_all(seen):
     assert seen.console == []
 
 
+def test_a_zoomed_axis_names_only_the_cuts_of_its_own_rounds(seen):
+    titles = """([from, to]) => {
+      const y = { field: "mean", scale: { domain: [45, 95] }, axis: { title: "test accuracy, %, cut below 45" } };
+      const rows = [[1, 12], [2, 50], [3, 90]].map(([round, mean]) => ({ method: "A", round, mean }));
+      const spec = { height: 300, layer: [{ mark: { type: "line" }, encoding: { y, x: { scale: {}, axis: {} } } }] };
+      return zoom.part(spec, [from, to], rows).layer[0].encoding.y.axis.title;
+    }"""
+    assert seen.page.evaluate(titles, [2, 3]) == "test accuracy, %"
+    assert seen.page.evaluate(titles, [1, 2]) == "test accuracy, %, cut below 45"
+
+
 @pytest.mark.parametrize("name", ["graph", "heat"])
 def test_keys_in_the_graph_and_the_matrix_move_the_round_and_the_client(seen, name):
     def pressed(*keys):

@@ -217,13 +217,20 @@ def _step(rows: Sequence[dict[str, Any]], score: Score) -> float:
 
 
 def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
-    """How many clients of a method gain the same, to a step, and `who` they are: seed and client of each."""
-    found: dict[tuple[str, float], list[str]] = {}
+    """Group the clients of a method that gain the same, to a step.
+
+    Returns:
+        A row a group: its mean `gain`, the `number` of clients, and `who` they are, seed and client of each.
+    """
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        key = row["method"], float(f"{step * round(row['gain'] / step):.6g}")
-        seed = "" if row["seed"] is None else row["seed"]
-        found.setdefault(key, []).append(f"{seed}:{row['client']}")
+        found.setdefault((row["method"], round(row["gain"] / step)), []).append(row)
     return [
-        {"method": method, "gain": gain, "number": len(who), "who": " ".join(who)}
-        for (method, gain), who in found.items()
+        {
+            "method": method,
+            "gain": float(f"{math.fsum(row['gain'] for row in group) / len(group):.6g}"),
+            "number": len(group),
+            "who": " ".join(f"{'' if row['seed'] is None else row['seed']}:{row['client']}" for row in group),
+        }
+        for (method, _), group in found.items()
     ]

@@ -41,7 +41,14 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     if not rows:
         raise UserError(f"no run knows its {found.words} and was evaluated on test data")
     compared = judged(rows, methods)
-    domain = score_bounds([row[name] for row in compared for name in (score.field, "low", "high")], score)
+    least, largest = _limits(rows, score)
+    beyond = []  # the ends of intervals that no score can have
+    for row in rows:
+        row["from"], row["to"] = max(row["low"], least), min(row["high"], largest)
+        for end, at, angle in (("low", row["from"], 180), ("high", row["to"], 0)):
+            if row[end] != at:
+                beyond.append({"method": row["method"], "cost": row["cost"], "at": at, "angle": angle})
+    domain = score_bounds([row[name] for row in compared for name in (score.field, "from", "to")], score)
     most = max(max(row["cost"], row["cost high"]) for row in rows) or 1.0
     x = (
         alt.X("cost:Q")
@@ -55,7 +62,17 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
         x=alt.X("cost low:Q"), x2=alt.X2("cost high:Q"), y=y, color=colour
     )
     along = base.mark_rule(strokeWidth=1.6, clip=True).encode(
-        x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour
+        x=x, y=alt.Y("from:Q").scale(domain=domain).title(""), y2=alt.Y2("to:Q"), color=colour
+    )
+    arrows = (
+        alt.Chart(data(beyond))
+        .mark_point(shape="triangle", filled=True, opacity=1, size=70)
+        .encode(
+            x=x,
+            y=alt.Y("at:Q").scale(domain=domain).title(""),
+            angle=alt.Angle("angle:Q").scale(None),
+            color=colour,
+        )
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("seeds:Q")]
     tips += [alt.Tooltip(f"{name}:Q", format=score.format) for name in (score.field, "low", "high")]
@@ -64,7 +81,10 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     labels = end_labels(
         rows, names, score.field, domain, "cost", height_for(names), lift=11
     )  # above the line that leaves a point
-    return finished(alt.layer(line.encode(x=x, y=y), across, along, spots, *labels), height=height_for(names))
+    return finished(
+        alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), spots, *labels),
+        height=height_for(names),
+    )
 
 
 def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
@@ -84,6 +104,17 @@ def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
         "seeds": len(values),
         "after": said_after(method, score.number(mean / score.factor)),
     }
+
+
+def _limits(rows: Sequence[Row], score: Score) -> tuple[float, float]:
+    """Return the least and the largest number that the score can have, in the unit of the chart.
+
+    A score of which less is better is an error, from 0 on, unless some method is below 0.
+    """
+    if score.percent:
+        return 0.0, 100.0
+    is_error = not score.higher_is_better and all(row[score.field] >= 0 for row in rows)
+    return (0.0 if is_error else -math.inf), math.inf
 
 
 def _front(rows: Sequence[Row], score: Score) -> list[Row]:

@@ -230,7 +230,12 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         lambda: charts.gain_over_local(methods),
     )
     for cost in COSTS if len(methods) > 1 else ():  # a single point is no front
-        bars = " Bars are 95 % intervals over seeds (Student's t)." if several else ""
+        bars = (
+            " Bars are 95 % intervals over seeds (Student's t); an arrow at an end says that the interval goes beyond "
+            "what the score can be."
+            if several
+            else ""
+        )
         found.add(
             "cost",
             f"front-by-{cost.name}{tail}",

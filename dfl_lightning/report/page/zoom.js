@@ -13,12 +13,21 @@ const zoom = (() => {
   function part(spec, [from, to], rows) {
     const near = (channel) => ({ ...channel, scale: { ...channel.scale, nice: false, domain: [from, to] }, axis: { ...channel.axis, values: undefined, tickCount: 6, tickMinStep: 1 } });
     const { y } = spec.layer.find((one) => one.mark?.type === "line").encoding, ends = new Map();
+    const kept = rows.filter((row) => row.round >= from && row.round <= to && row[y.field] !== null).map((row) => row[y.field]);
     for (const row of rows) if (row.round >= from && row.round <= to && row[y.field] !== null) ends.set(row.method, row);
     const layer = spec.layer.map((one) => ({
-      ...one, encoding: { ...one.encoding, ...(one.encoding?.x ? { x: near(one.encoding.x) } : {}) },
+      ...one, encoding: { ...one.encoding, ...(one.encoding?.x ? { x: near(one.encoding.x) } : {}), ...(one.encoding?.y?.axis?.title ? { y: titled(one.encoding.y, kept) } : {}) },
       ...(isLabel(one) ? { data: { values: moved(crosshair.held(spec, one), ends, y, to, spec.height - 50) } } : { mark: { ...one.mark, clip: true } }),
     }));
     return { ...spec, layer };
+  }
+  /** The vertical axis, whose title names the cuts of the values that are shown, as the page's other axes do. */
+  function titled(y, values) {
+    const [low, high] = y.scale.domain, cuts = [];
+    if (values.some((value) => value < low)) cuts.push(`below ${low}`);
+    if (values.some((value) => value > high)) cuts.push(`above ${high}`);
+    const plain = y.axis.title.replace(/, cut (below|above) .*$/, "");
+    return { ...y, axis: { ...y.axis, title: cuts.length ? `${plain}, cut ${cuts.join(" and ")}` : plain } };
   }
   /** The names of lines, beside these ends, and spread from the highest to the lowest so that none covers another. */
   function moved(labels, ends, { field, scale: { domain: [low, high] } }, to, height) {
