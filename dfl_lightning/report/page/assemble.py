@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -133,8 +134,20 @@ def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
     return min(range(len(linked)), key=rank, default=0)
 
 
+def largest_comparison(methods: Sequence[Method]) -> list[Method]:
+    """Return the methods of the task that has most of them; of several such tasks, of the first.
+
+    Args:
+        methods: of one or several tasks.
+    """
+    sizes = Counter(method.task for method in methods)
+    task = min(sizes, key=lambda task: (-sizes[task], task))
+    return [method for method in methods if method.task == task]
+
+
 def title(methods: Sequence[Method]) -> str:
-    """The data that the first methods are compared on."""
+    """Return the data that most methods are compared on, the number of clients and the attack."""
+    methods = largest_comparison(methods)
     clients = methods[0].runs[0].num_clients
     number = f", {counted(clients, 'client')}" if clients else ""
     attack = under_attack(methods)
@@ -153,19 +166,21 @@ def _count(methods: Sequence[Method]) -> str:
 
 
 def _lead(methods: Sequence[Method]) -> str:
-    main = [method for method in methods if method.task == methods[0].task]
+    main = largest_comparison(methods)
     words, aside = sentences(main, brief=True), not_compared(main)
     warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
     first, *rest = words[1:] if warning else words
-    where = f"{heading(main, methods)}: " if methods[0].column else ""
+    several = len({method.task for method in methods}) > 1
+    where = f"{heading(main, methods)}: " if main[0].column or several else ""
     attack = under_attack(main)
     where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
     return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
-    """The verdict of each task; the sentences on the first stand below its table, where `leads` says them in brief."""
+    """Return the verdict of each task; below the table of the one that `leads` says in brief stand its sentences."""
     parts, tasks = [], sorted({method.task for method in methods})
+    led = largest_comparison(methods)[0].task
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
         found, where = lines(of_task), heading(of_task, methods)
@@ -174,7 +189,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         words, brief = (" ".join(sentences(of_task, brief=brief)) for brief in (False, True))
         said = f"<p class='say'>{escape(words)}</p>"
         table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
-        parts += [table, said * (words != brief)] if leads and task == methods[0].task else [said, table]
+        parts += [table, said * (words != brief)] if leads and task == led else [said, table]
     several = any(len(method.runs) > 1 for method in methods)
     attacked = any(attacks(methods))
     note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
