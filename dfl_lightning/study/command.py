@@ -177,7 +177,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         _submit(words, plan, todo, cluster)
         return 0
     cells = plan.distinct()
-    progress = Progress(cells, jobs, study.measure)
+    progress = Progress(cells, jobs, plan.study.measure)
     print(f"{study.name}: {progress.counts()}", flush=True)
     with Stops() as stops:
         try:

@@ -16,8 +16,8 @@ from dfl_lightning.utils.score import Score
 
 SCORES = {
     "last": "test {} of the last evaluated round, mean over clients",
-    "best_round": "test {}, mean over clients, of the round in which this is best",
-    "best_per_client": "test {} of each client's own best round, mean over clients",
+    "best_round": "test {}, mean over clients, of the round in which this is best, chosen on the test data themselves",
+    "best_per_client": "test {} of each client's own best round, chosen on the test data themselves, mean over clients",
     "best_val": "test {} of each client's best round on validation data, mean over clients",
     "global_last": "test {} of the server's model in the last evaluated round",
     "global_mean_over_rounds": "test {} of the server's model, mean over the evaluated rounds",
@@ -48,6 +48,7 @@ class Measure:
         over_rounds: of a column, one of `OVER_ROUNDS`; empty of a score.
         lower_is_better: whether the best row is the one with the lowest mean; of a score its task says that.
         score: the score of the runs; until they say it, that of classes.
+        is_default: whether the study file names none, so that validation data decide where there are any.
         by_task: of a column, whether its runs' task decides which is the best, where it is a column of its score.
     """
 
@@ -56,11 +57,24 @@ class Measure:
     lower_is_better: bool = False
     score: Score = field(default_factory=Score)
     by_task: bool = False
+    is_default: bool = False
 
     @property
     def is_score(self) -> bool:
         """Whether it is the task's score, which tables print in the unit of the task."""
         return not self.over_rounds
+
+    def where_validated(self, has_validation: bool) -> Measure:
+        """Let validation data choose the round, where the study names no score and all of its runs have such data.
+
+        Args:
+            has_validation: whether all of them have.
+
+        Examples:
+            >>> Measure("last", is_default=True).where_validated(True).key, Measure("last").where_validated(True).key
+            ('best_val', 'last')
+        """
+        return replace(self, key="best_val") if self.is_default and has_validation else self
 
     def of_task(self, score: Score) -> Measure:
         """The same of runs of a task, whose name, unit and direction it has then.
@@ -207,8 +221,10 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
         raise UserError(f"{where}: a table compares {' or '.join(given)}, not both")
     if "score" in given:
         return score(content["score"], f"{where}: score")
+    if "accuracy" in given:
+        return accuracy(content["accuracy"], f"{where}: accuracy")
     if number is None:
-        return accuracy(content.get("accuracy", "acc_best_round"), f"{where}: accuracy")
+        return Measure("last", is_default=True)
     if isinstance(number, str):
         number = {"column": number}
     if not isinstance(number, Mapping) or not isinstance(number.get("column"), str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,16 @@ def make_plan(
             cells[row, column, seed] = Cell(row, column, seed, own, folders[name], code=found.code)
     if folder.is_dir():
         resolver.save()
+    has_validation = bool(cells) and all(_has_validation(cell.config) for cell in cells.values())
+    study = replace(study, measure=study.measure.where_validated(has_validation))
     return Plan(study, folder, scale, seeds, cells, missing, tuple(lost))
+
+
+def _has_validation(config: Mapping[str, Any]) -> bool:
+    """Say whether a run's clients keep validation data."""
+    data = config.get("data")
+    arguments = (data.get("init_args") or {}) if isinstance(data, Mapping) else {}
+    return bool(arguments.get("val_fraction"))
 
 
 def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:

@@ -187,3 +187,15 @@ def test_a_number_that_a_run_does_not_log_is_refused_before_the_first_cell(words
 
 
 ROTATED = {"data": {"partition": {"class_path": "RotatedClusters", "init_args": {"degrees": [0, 90]}}}}
+
+
+def test_without_a_score_the_last_round_or_validation_decides(planned, pretend):
+    """The best round on test data is compared only where a study asks for it, and its caption says so."""
+    assert planned(accuracy=None).study.measure.key == "last"
+    base = {"config": "gossip", "trainer.max_rounds": 2, "data.val_fraction": 0.2}
+    assert planned(accuracy=None, base=base).study.measure.key == "best_val"
+    assert planned(base=base).study.measure.key == "last"  # the file names it
+    one = {"Local": {"rotated": {"data.val_fraction": 0.0}}}
+    assert planned(accuracy=None, base=base, cells=one).study.measure.key == "last"
+    assert "chosen on the test data" in make_table(planned(accuracy="acc_best_round")).about
+    assert "chosen on the test data" not in make_table(planned()).about
