@@ -107,10 +107,11 @@ class Walk:
         self._connection.close()
 
     def command(self, text, more=""):
-        """Run a command of a page; what it says."""
+        """Run a command of a page, with more options at its end; what it says."""
         program, *words = shlex.split(text)
         if program == "dfl-fit" and words[:1] == ["--config"]:
-            words[2:2] = shlex.split(f"{SMALL if self.small else ''} {more}")
+            words[2:2] = shlex.split(SMALL) if self.small else []
+            words += shlex.split(more)
         elif self.small and words[:1] == ["--ckpt_path"]:  # of a run with a tenth of the page's rounds
             words = [str(self.rounds(int(word))) if word.isdigit() else word for word in words]
         words = [found for word in words for found in self._expanded(word)]
