@@ -238,5 +238,6 @@ def leave(do: Callable[[], object]) -> NoReturn:
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)

@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import yaml
-from walk import Step, Walk, compare_prints, dated_runs, is_command, steps_of
+from walk import Step, Walk, compare_prints, dated_runs, is_command, needs_more, steps_of
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -268,6 +268,11 @@ def test_the_steps_of_a_page_are_found():
         Step("text", "out: 3\n", 15),
     ]
     assert not is_command("dfl_lightning: this is no command")
+
+
+def test_a_line_that_needs_a_missing_package_is_left_out():
+    assert needs_more("run.frame()  # as a table; needs no_such_package\n")
+    assert not needs_more("run.frame()  # as a table; needs torch\n")
 
 
 def test_a_printed_number_is_compared_to_its_last_digit():

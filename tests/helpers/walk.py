@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import re
 import shlex
@@ -125,6 +126,8 @@ class Walk:
         """Run a block as a script; what it says. Numbers in comments after `print(…)` are compared."""
         file = self.folder / "block.py"
         text = re.sub(r"runs/(\w+)/…", lambda match: self._expanded(f"runs/{match[1]}/*")[0], text)
+        lines = [line for line in text.splitlines(keepends=True) if not needs_more(line)]
+        text = "".join(lines)
         text = re.sub(r"\bmax_rounds=\d+", "max_rounds=2", text) if self.small else text
         file.write_text(text, encoding="utf-8")
         said = self._done(f"{__file__}:run_python", ["python", "block.py"])
@@ -146,6 +149,12 @@ class Walk:
         word = re.sub(r"\bRUN\b", self.run, word)
         found = sorted(glob.glob(word, root_dir=self.folder)) if set("*") & set(word) else []
         return found or [word]
+
+
+def needs_more(line):
+    """Tell whether a line of Python says that it needs a package that is not installed."""
+    needed = re.search(r"#.*\bneeds (\w+)\s*$", line)
+    return needed is not None and importlib.util.find_spec(needed[1]) is None
 
 
 def dated_runs(page):
