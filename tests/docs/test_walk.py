@@ -160,7 +160,15 @@ def adapter(folder):
     (folder / "my_package" / "adapter.py").write_text("from dfl_lightning.conformance.own import *\n")
 
 
+def tuned_study(folder):
+    """The two blocks of a study file on the page as one file; two trials of two rounds in the place of 120 of 30."""
+    study, tune = (yaml.safe_load(step.text) for step in steps_of(TEXTS["docs/studies.md"]) if step.kind == "yaml")
+    few = {**tune["tune"], "trials": 2, "rounds": 2}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**study, **tune, "tune": few}))
+
+
 INPUTS = {
+    "docs/studies.md": tuned_study,
     "docs/conformance.md": adapter,
     "docs/tasks.md": sensors,
     "docs/topologies.md": graphs,
