@@ -59,23 +59,56 @@ def sentences(table: Table) -> Iterator[str]:
 
 
 def _best_rows(table: Table, columns: Sequence[str]) -> str:
-    """Which rows are best, and where: most columns first."""
+    """Say which rows the seeds tell apart from all others, and which have the best mean, most columns first."""
     won = {row: [c for c in columns if table.is_best(row, c)] for row in table.rows}
     order = sorted((row for row in table.rows if won[row]), key=lambda row: -len(won[row]))
+    told = told_apart(table, columns)
     if len(columns) == 1:
         place, measure = table.places[order[0], columns[0]], table.measures[columns[0]]
-        rows = enumerated(order)
-        where = f" in {columns[0]}" * (len(table.columns) > 1)
-        return f"{rows} {'is' if len(order) == 1 else 'are'} best{where}: {number(place, measure)}{measure.unit}."
+        rows, where = enumerated(order), f" in {columns[0]}" * (len(table.columns) > 1)
+        has = "is best" if told else f"{'has' if len(order) == 1 else 'have'} the {_best_mean(table, columns)}"
+        return f"{rows} {has}{where}: {number(place, measure)}{measure.unit}."
+    of = f"{_compared(table, columns)}columns"
+    apart = {row: [c for c in won[row] if c in told] for row in order}
+    if len(apart[order[0]]) == len(columns):
+        return f"{order[0]} is told apart from all others in {_all(len(columns))} {of}."
     parts = []
-    for at, row in enumerate(order):
-        everywhere = len(won[row]) == len(columns)
-        where = f" ({', '.join(won[row])})" if len(columns) <= _FEW and not everywhere else ""
-        named = f"{_compared(table, columns)}columns"
-        of = f" {named}" if everywhere else f" of {len(columns)} {named}" * (not at)
-        number_of = ("both" if len(columns) == 2 else f"all {len(columns)}") if everywhere else len(won[row])
-        parts.append(f"{row} is best in {number_of}{of}{where}")
-    return f"{enumerated(parts)}."
+    for row in (row for row in order if apart[row]):
+        parts.append(f"{row} is told apart from all others in {len(apart[row])}")
+        parts[-1] += f" of {len(columns)} {of}" * (len(parts) == 1) + _named(apart[row], columns)
+    if not parts:
+        parts = [f"No row is told apart from all others in any of {len(columns)} {of}"]
+    ties = {c: tied for c in columns if len(tied := [row for row in order if c in won[row]]) > 1}
+    alone = {row: [c for c in won[row] if c not in ties] for row in order}
+    means = [f"{row} in {len(of)}{_named(of, columns)}" for row, of in alone.items() if of]
+    means += [f"{enumerated(tied)} equal in {column}" for column, tied in ties.items()]
+    return f"{enumerated(parts)}; {_best_mean(table, columns)}: {enumerated(means)}."
+
+
+def told_apart(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return the columns in which the seeds tell the best row from every other.
+
+    Args:
+        table: of the study.
+        columns: to consider.
+    """
+    rivals = {c: [rival for (_, at), rival in table.rivals.items() if at == c] for c in columns}
+    return [c for c, of in rivals.items() if of and all(r.has_interval and not r.is_undecided for r in of)]
+
+
+def _all(columns: int) -> str:
+    return "both" if columns == 2 else f"all {columns}"
+
+
+def _named(some: Sequence[str], columns: Sequence[str]) -> str:
+    """Name columns in brackets, unless there are many."""
+    return f" ({', '.join(some)})" if len(columns) <= _FEW else ""
+
+
+def _best_mean(table: Table, columns: Sequence[str]) -> str:
+    """Call the best mean highest or lowest, where that is so in all columns."""
+    found = {table.measures[column].lower_is_better for column in columns}
+    return "best mean" if len(found) > 1 else f"{'lowest' if True in found else 'highest'} mean"
 
 
 _FEW = 6
@@ -91,7 +124,7 @@ def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
         why = "With one seed" if paired else "Without rows that are paired with the best"
         yield f"{why} there is no verdict on any difference."
         return
-    told = [c for c, of in rivals.items() if all(r.has_interval and not r.is_undecided for r in of.values())]
+    told = told_apart(table, columns)
     several = len(table.columns) > 1
     if len(told) == len(columns):
         where = f" of its column, in all {'that are compared' if _compared(table, columns) else 'of them'}" * several
