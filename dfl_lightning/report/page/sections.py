@@ -17,6 +17,7 @@ from dfl_lightning.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.report.costs import COSTS, SIMULATED
 from dfl_lightning.report.methods import Method, is_finished, seed_of
 from dfl_lightning.report.over_seeds import last_scores
+from dfl_lightning.report.page.chance import about_losers, about_test_samples
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
@@ -203,6 +204,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
     without = f" Without {and_(aside)}." if aside else ""
     band = _on_bands(methods) if several else ""
     over = f", mean over seeds. {band}" if several else "."
+    sizes, losers = about_test_samples(methods), about_losers(methods)
     ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
     found.add(
         "learning",
@@ -216,7 +218,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"clients{tail}",
         f"Clients from best to worst{where}",
-        f"{without_them}By rank at the last evaluation{over} Shaded: the worst tenth.{lacking}",
+        f"{without_them}By rank at the last evaluation{over} Shaded: the worst tenth."
+        f"{' ' * bool(sizes)}{sizes}{lacking}",
         "half",
         lambda: charts.sorted_clients(methods),
     )
@@ -225,7 +228,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         f"gain-over-local{tail}",
         f"What clients gain over training alone{where}",
         "Same client, seed and test data. A dot's area is the number of clients; the upright bar is the mean."
-        + without,
+        f"{without}{' ' * bool(losers)}{losers}",
         "half",
         lambda: charts.gain_over_local(methods),
     )
