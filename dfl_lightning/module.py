@@ -38,6 +38,7 @@ from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.fits import Fit
 from dfl_lightning.tasks import Task
 from dfl_lightning.topology import Topology
+from dfl_lightning.utils.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.score import Score
@@ -100,6 +101,7 @@ class DFLModule(LightningModule):
         local_steps: int | None = None,
         task: Task | None = None,
     ) -> None:
+        record(self, dict(locals()))
         super().__init__()
         for name, value, least in (
             ("local_epochs", local_epochs, 0),

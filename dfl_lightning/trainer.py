@@ -49,6 +49,7 @@ from dfl_lightning.report.traffic import ProcessTraffic
 from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
 from dfl_lightning.round.fits import begin_fit, end_fit
 from dfl_lightning.tasks import Task
+from dfl_lightning.utils.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
@@ -157,6 +158,7 @@ class DFLTrainer(Trainer):
         enable_model_summary: bool = False,
         **kwargs: Any,
     ) -> None:
+        record(self, dict(locals()))
         if max_rounds is not None and max_epochs is not None:
             raise UserError("set trainer.max_rounds or trainer.max_epochs, which mean the same, not both")
         rounds = next((n for n in (max_rounds, max_epochs) if n is not None), 100)

@@ -22,6 +22,9 @@ from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""
 
+UNKNOWN_SETTINGS, NOT_MAKEABLE = "unknown", "not_makeable"
+"""Keys of the config of a run from Python: objects whose arguments are not known, and known ones that no text makes."""
+
 _WHAT_IS_SEEN = ("monitors", CLASS_FOLDERS, FORKED, CHANGED, CODE)
 """Keys of a config that change no number of a round, or that are notes about a run."""
 

@@ -13,7 +13,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dfl_lightning.checkpoints.history import CHANGED, FORKED
+from dfl_lightning.checkpoints.history import CHANGED, FORKED, NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.other_names import meant
@@ -221,9 +221,10 @@ class Settings:
         return config
 
     def _take_config(self, path: str, content: dict[str, Any]) -> None:
+        _refuse_unrepeatable(path, content)
         self._file, self._folder = f"{path}: ", Path(path).parent
         for key, value in content.items():
-            if key in (FORKED, CHANGED, CODE):
+            if key in (FORKED, CHANGED, CODE, UNKNOWN_SETTINGS, NOT_MAKEABLE):
                 continue  # a note about a run, and no setting
             if key not in TOP_LEVEL:
                 hint = meant(str(key), "") or nearest(str(key), TOP_LEVEL)
@@ -457,3 +458,18 @@ def _refuse_doubled_keys(option: str, value: str) -> None:
 def _shown(value: Any) -> str:
     text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _refuse_unrepeatable(path: str, content: dict[str, Any]) -> None:
+    """Refuse the config of a run from Python with objects that no text can make.
+
+    Raises:
+        UserError: names the settings.
+    """
+    found = {**(content.get(UNKNOWN_SETTINGS) or {}), **(content.get(NOT_MAKEABLE) or {})}
+    if found:
+        named = ", ".join(f"{name} ({text})" for name, text in found.items())
+        raise UserError(
+            f"{path} is of a run from Python and cannot make {named}; run it from Python again, or name classes that "
+            f"can be imported and remove the keys {UNKNOWN_SETTINGS} and {NOT_MAKEABLE}"
+        )

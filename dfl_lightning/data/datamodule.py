@@ -21,6 +21,7 @@ from dfl_lightning.data.partitions import IID, Partition
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split, draw_split
 from dfl_lightning.data.split_file import read_split, write_split
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["FederatedData", "OneSweep"]
@@ -39,7 +40,7 @@ class OneSweep:
         return iter([0])
 
 
-class FederatedData(L.LightningDataModule):
+class FederatedData(RecordsArguments, L.LightningDataModule):
     """Samples of many clients. A data set is a subclass with one method, `load`.
 
     After `setup`, `clients` holds everything an engine needs. Samples that are held out follow what a client trains on.

@@ -9,10 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 
-class Network(nn.Module):
+class Network(RecordsArguments, nn.Module):
     """Base of the shipped networks: `features`, then `head`, built once shape and classes are known.
 
     A subclass takes its own options, then the two keywords `input_shape` and `num_classes`, and ends its constructor

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
+from dfl_lightning.checkpoints.history import CHANGED, FORKED, UNKNOWN_SETTINGS, config_text, deciding
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.report.method_names import base_name, is_local
 from dfl_lightning.report.reading import Run
@@ -136,12 +136,14 @@ def names_for_colours(methods: Sequence[Method]) -> list[str]:
 def settings_of(run: Run) -> dict[str, Any]:
     """The settings that decide the numbers of a run, without the seeds; of one from Python what its summary says."""
     if not run.config:
-        return _about(run)
+        return {**_about(run), UNKNOWN_SETTINGS: f"all, of {run.path.name}"}
     config = {key: value for key, value in deciding(run.config).items() if key != "seed_everything"}
     data = config.get("data")
     if isinstance(data, dict):
         arguments = {k: v for k, v in (data.get("init_args") or {}).items() if k not in ("seed", "split", "root")}
         config["data"] = {**data, "init_args": arguments}
+    if config.get(UNKNOWN_SETTINGS):  # equal words do not make equal objects
+        config[UNKNOWN_SETTINGS] = {k: f"{v}, of {run.path.name}" for k, v in config[UNKNOWN_SETTINGS].items()}
     return config
 
 
@@ -176,9 +178,8 @@ def diverged_clients(run: Run) -> int:
 
 
 def _settings_key(run: Run) -> str:
-    if run.config:
-        return config_text(_with_sources(run))
-    return repr(_about(run)) if run.summary else str(run.path)
+    known = run.config and not run.config.get(UNKNOWN_SETTINGS)
+    return config_text(_with_sources(run)) if known else str(run.path)
 
 
 def _about(run: Run) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Run(RunTables):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.yaml, empty for a run that no command started."""
+        """config.yaml; empty where the folder has none."""
         path = self.path / "config.yaml"
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}

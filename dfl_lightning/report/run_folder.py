@@ -23,6 +23,7 @@ from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, substitutes_of
+from dfl_lightning.report.python_config import config_of_objects
 from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
@@ -157,9 +158,10 @@ class RunFolder(RunTables, RoundCallback):
             if self._rows:
                 self._write_arrays(boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
-            if trainer.config is not None and not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
+            config = config_of_objects(trainer, pl_module) if trainer.config is None else trainer.config
+            if not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
                 code = hashes_of(pl_module.sources)
-                text = config_text({**pl_module.history, **trainer.config, **({CODE: code} if code else {})})
+                text = config_text({**pl_module.history, **config, **({CODE: code} if code else {})})
                 write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
             if not (trainer.fit_loop.is_over and self._source == self.path):
                 self._write_code(pl_module.sources)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.running import running
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.words import nth_round
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dfl_lightning.round.record import Round
 
 
-class RoundCallback(Callback):
+class RoundCallback(RecordsArguments, Callback):
     """A Lightning callback that also has the hooks of a communication round, called in this order.
 
     Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
     from dfl_lightning.round.record import Round
 
 
-class Objective(LocalRule):
+class Objective(RecordsArguments, LocalRule):
     """A local training rule, chosen like a policy; see `LocalRule` for `stackable`, `row_sets` and the others.
 
     Attributes:

@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
+
 __all__ = ["MeanLoss", "Task"]
 
 
-class Task(ABC):
+class Task(RecordsArguments, ABC):
     """Losses and numbers of single samples, which engines add up; never a mean.
 
     Outputs and targets have any number of leading dimensions, written `...`: [B] for a batch, [k, B] for the batches of

@@ -58,11 +58,14 @@ def test_a_name_of_many_settings_has_those_that_tell_methods_apart(tmp_path, mak
     assert [m.name for m in find_methods(runs)] == ["AFIND+ (topology = ring, …)", "AFIND+ (topology = complete, …)"]
 
 
-def test_runs_without_configs_are_told_apart_by_their_summaries_or_get_numbers(tmp_path, make_run):
+def test_runs_without_configs_are_never_merged(tmp_path, make_run):
     runs = [read_run(make_run(tmp_path / str(i), [[0.5] * (4 + i)], policies=["Gossip"])) for i in (0, 1)]
-    assert [m.name for m in find_methods(runs)] == ["Gossip (clients = 4)", "Gossip (clients = 5)"]
+    assert [m.name for m in find_methods(runs)] == [
+        "Gossip (clients = 4, unknown = all, of 0)",
+        "Gossip (clients = 5, unknown = all, of 1)",
+    ]
     runs = [read_run(make_run(tmp_path / "new" / str(i), [[0.5] * (4 + i)], status=None)) for i in (0, 1)]
-    assert [m.name for m in find_methods(runs)] == ["new", "new (2)"]
+    assert [m.name for m in find_methods(runs)] == ["new (unknown = all, of 0)", "new (unknown = all, of 1)"]
 
 
 def test_who_receives_nothing_trains_alone(tmp_path, make_run):

@@ -9,6 +9,7 @@ import numpy as np
 
 from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.source import Source
+from dfl_lightning.utils.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Assignment", "Partition", "TooFewOfAClass"]
@@ -61,7 +62,7 @@ class Assignment:
         return np.zeros(len(self.train), dtype=np.int64)
 
 
-class Partition(ABC):
+class Partition(RecordsArguments, ABC):
     """How the training samples of a data set are divided among the clients.
 
     Your own partition implements `assign`; it draws from

@@ -1,0 +1,72 @@
+"""A run from Python has a config that repeats it, or that names what no text can make."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning import read_run
+from dfl_lightning.cli.command import run
+from dfl_lightning.report.differences import differences
+from dfl_lightning.report.methods import find_methods
+from dfl_lightning.utils.constructor_arguments import arguments_of
+from tests.helpers.small_run import SmallRun
+
+RATE = functools.partial(torch.optim.SGD, lr=0.1)
+
+
+class Users(cb.Gossip):
+    def __init__(self, extra, *, k=2, **options):
+        super().__init__(k=k, **options)
+        self.extra = extra
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    def fit(k, **module):
+        settings = {"optimizer": RATE, "lr_scheduler": None, **module}
+        policies = [cb.Gossip(k=k), cb.Uniform()]
+        return SmallRun(tmp_path_factory.mktemp("runs"), 2, policies=policies, module=settings).fit()
+
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    return {"one": fit(1), "three": fit(3), "plain": fit(1, network=plain), "again": fit(1, network=plain)}
+
+
+def test_users_class_records_its_arguments():
+    assert arguments_of(Users(5, within=None)) == {"extra": 5, "k": 2, "within": None}
+    assert arguments_of(cb.Uniform()) == {"server_step": 1.0}
+    assert arguments_of(nn.Linear(2, 2)) is None
+
+
+def test_config_repeats_a_run_from_python(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = runs["three"]
+    config = read_run(first.folder).config
+    assert config["selection"]["init_args"]["k"] == 3
+    assert config["model"]["optimizer"]["init_args"]["lr"] == 0.1
+    assert run("fit", [f"--config={first.folder}/config.yaml", f"--trainer.default_root_dir={tmp_path}/again"]) == 0
+    folder = next((tmp_path / "again").rglob("metrics.csv")).parent
+    mine, theirs = read_run(first.folder), read_run(folder)
+    for name in ("train_loss", "test_acc", "test_loss", "bytes_received"):
+        assert np.array_equal(mine.metrics[name], theirs.metrics[name], equal_nan=True)
+    assert np.array_equal(mine.clients["test_loss"], theirs.clients["test_loss"])
+
+
+def test_runs_of_other_settings_are_two_methods(runs):
+    methods = find_methods([read_run(runs[name].folder) for name in ("one", "three")])
+    assert len(methods) == 2
+    assert differences(methods) == {"selection.k": ["1", "3"]}
+
+
+def test_unknown_arguments_are_never_merged(runs):
+    methods = find_methods([read_run(runs[name].folder) for name in ("plain", "again")])
+    assert len(methods) == 2
+    assert list(differences(methods)) == ["unknown.model.network"]
+
+
+def test_config_that_no_text_makes_is_refused_by_name(runs, capsys):
+    assert run("fit", [f"--config={runs['plain'].folder}/config.yaml"]) == 2
+    assert "cannot make model.network (Sequential" in capsys.readouterr().err
