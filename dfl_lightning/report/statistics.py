@@ -69,8 +69,8 @@ class Difference(Interval):
 
     Attributes:
         p: of the exact sign-flip test; None with too few seeds for any p below `SIGNIFICANT`, even of a single test.
-        seeds_needed: seeds with which the interval would leave out 0, if mean and spread stayed, and the test could be
-            significant among as many as there are; None: not known.
+        seeds_needed: seeds with which the t-test would tell the two apart among as many rows as there are, if mean and
+            spread stayed, and the sign-flip test could; None: not known.
     """
 
     p: float | None
@@ -136,10 +136,10 @@ def differences(pairs: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def least_p(replications: int, comparisons: int = 1) -> float:
-    """The smallest p, adjusted by Holm, that a two-sided exact test of signs can have.
+    """The smallest adjusted p that a two-sided exact test of signs can have.
 
     The 2^n choices of signs are equally likely where there is no difference, and two of them are the most extreme;
-    Holm multiplies the smallest p by the number of tests. True of the sign-flip test and of Wilcoxon's.
+    the adjustment multiplies the smallest p by the number of tests. True of the sign-flip test and of Wilcoxon's.
 
     Args:
         replications: n, seeds or columns.
@@ -179,9 +179,15 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return found.mean - half, found.mean + half
 
 
-def _half_width(sd: float, count: int) -> float:
-    """Half of the width of the confidence interval of a mean."""
-    return float(stdtrit(count - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(count)
+def _half_width(sd: float, count: int, outside: float = SIGNIFICANT) -> float:
+    """Return half of the width of the confidence interval of a mean.
+
+    Args:
+        sd: standard deviation of the values.
+        count: their number.
+        outside: probability that the interval does not hold the mean.
+    """
+    return float(stdtrit(count - 1, 1 - outside / 2)) * sd / math.sqrt(count)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -205,11 +211,15 @@ def sign_flip_p(differences: Sequence[float]) -> float:
 def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     """First minus second of each pair, with the interval of the mean; None without a pair of finite numbers.
 
+    The standard deviation is at least that of rounding the scores to their step.
+
     Args:
         pairs: accuracies of two methods, a pair a seed.
 
     Examples:
-        >>> paired_interval([(3.0, 1.0), (4.0, 2.0)])
+        >>> paired_interval([(3.0, 1.0), (5.0, 2.0), (7.0, 3.0)])
+        Interval(mean=3.0, low=0.51..., high=5.48..., count=3)
+        >>> paired_interval([(3.0, 1.0), (3.0, 1.0)])
         Interval(mean=2.0, low=2.0, high=2.0, count=2)
         >>> paired_interval([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
         False
@@ -217,19 +227,33 @@ def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     values = differences(pairs)
     if not values:
         return None
-    low, high = t_interval(values) or (None, None)
-    return Interval(spread(values).mean, low, high, len(values))
+    found = spread(values)
+    if found.sd is None:
+        return Interval(found.mean, None, None, 1)
+    least = _step(pairs) / math.sqrt(6) if found.mean else 0.0
+    half = _half_width(max(found.sd, least), found.count)
+    return Interval(found.mean, found.mean - half, found.mean + half, found.count)
 
 
-def paired_difference(
-    first: Mapping[int, float], second: Mapping[int, float], comparisons: int = 1
-) -> Difference | None:
+def _step(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the smallest step between two scores of a method, 0 where each has one score only.
+
+    Scores of few test samples are multiples of a step. Of three equal differences the standard deviation is 0, but not
+    what is known of them: each of the two scores was rounded, which alone has a standard deviation of step / sqrt(12).
+    """
+    columns = [np.unique([value for value in column if math.isfinite(value)]) for column in zip(*pairs, strict=True)]
+    scale = max((float(np.abs(column).max()) for column in columns if len(column)), default=0.0)
+    steps = [rounded(float(step), scale) for column in columns for step in np.diff(column)]
+    return min((step for step in steps if step > 0), default=0.0)
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float], rows: int = 2) -> Difference | None:
     """First minus second, over the seeds that both have; None where there is no such seed.
 
     Args:
         first: accuracy by seed, in percent.
         second: likewise.
-        comparisons: differences that are tested together.
+        rows: that are compared with each other, these two among them.
     """
     pairs = [(first[seed], second[seed]) for seed in first if seed in second]
     found = paired_interval(pairs)
@@ -238,12 +262,12 @@ def paired_difference(
     values = differences(pairs)
     sd = spread(values).sd
     p = sign_flip_p(values) if len(values) >= least_replications() else None
-    needed = None if sd is None else seeds_needed(found.mean, sd, comparisons)
+    needed = None if sd is None else seeds_needed(found.mean, sd, rows * (rows - 1) // 2)
     return Difference(**vars(found), p=p, seeds_needed=needed)
 
 
 def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000) -> int | None:
-    """The least number of seeds with a t-interval that excludes 0, and with which a test can be significant.
+    """The least number of seeds with which the t-test is significant, and the sign-flip test can be.
 
     Args:
         mean: of the differences.
@@ -258,24 +282,40 @@ def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000)
         None
     """
     for n in range(least_replications(comparisons), most + 1):
-        if _half_width(sd, n) < abs(mean):
+        if _half_width(sd, n, SIGNIFICANT / comparisons) < abs(mean):
             return n
     return None
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p of several tests, in their order.
+def pairs_among(methods: int) -> int:
+    """Return the number of pairs among some methods.
 
     Examples:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
+        >>> pairs_among(2), pairs_among(10)
+        (1, 45)
     """
-    order = sorted(range(len(values)), key=lambda at: values[at])
-    adjusted, highest = [0.0] * len(values), 0.0
+    return methods * (methods - 1) // 2
+
+
+def adjusted(ps: Sequence[float]) -> list[float]:
+    """Adjust the p of comparisons with the best of several methods, in their order.
+
+    A method is told apart from the best where its adjusted p is below 0.05. In order of p, the first comparison counts
+    for all pairs of k methods, the next one for those of the k - 1 methods that are left, and so on.
+
+    Args:
+        ps: of the other methods, one less than there are methods.
+
+    Examples:
+        >>> [round(p, 4) for p in adjusted([0.03, 0.004, 0.01])]
+        [0.03, 0.024, 0.03]
+    """
+    methods, highest = len(ps) + 1, 0.0
+    order, found = sorted(range(len(ps)), key=lambda at: ps[at]), [1.0] * len(ps)
     for rank, at in enumerate(order):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[at]))
-        adjusted[at] = highest
-    return adjusted
+        highest = max(highest, min(1.0, pairs_among(methods - rank) * ps[at]))
+        found[at] = highest
+    return found
 
 
 @dataclass(frozen=True)
@@ -316,7 +356,7 @@ class Overall:
     Attributes:
         ranks: mean rank of each row, 1 = best.
         p: of Friedman's test that all rows are alike; None of two rows.
-        against_best: Holm's adjusted p of Wilcoxon's signed-rank test of each other row with the best.
+        against_best: p of Wilcoxon's signed-rank test of each other row with the best, adjusted for all pairs of rows.
         best: the row with the best mean rank.
         columns: number of them.
     """
@@ -345,7 +385,7 @@ def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = F
     best = int(np.argmin(ranks))
     others = [at for at in range(len(rows)) if at != best]
     pairs = [wilcoxon_p(differences([*zip(table[best], table[at], strict=True)])) for at in others]
-    against = {rows[at]: value for at, value in zip(others, holm(pairs), strict=True)}
+    against = {rows[at]: value for at, value in zip(others, adjusted(pairs), strict=True)}
     p = _friedman_p(table) if len(rows) > 2 else None
     return Overall(dict(zip(rows, map(float, ranks), strict=True)), p, against, rows[best], int(table.shape[1]))
 

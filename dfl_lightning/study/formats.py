@@ -18,7 +18,8 @@ def markdown(table: Table) -> str:
     lines += [_line([row, *(_cell(table, row, column) for column in table.columns)]) for row in table.rows]
     rows = _differences(table)
     if rows:
-        head = ["column", "best − row", "mean", "95 % interval", "p (Holm)", "seeds", "seeds needed"]
+        head = ["column", "best − row", "mean", "95 % interval of this pair", "p (t, adjusted)", "p (signs, adjusted)"]
+        head += ["seeds", "seeds needed"]
         lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
     return "\n".join([*lines, "", *(f"- {note}" for note in [*table.signs, *table.notes]), f"- made: {table.made}", ""])
 
@@ -27,8 +28,8 @@ def as_csv(table: Table) -> str:
     """A line a row and column, numbers in full."""
     out = io.StringIO()
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
-    names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_holm", "seeds_needed", "remark", "seeds"]
-    names += ["conditions"]
+    names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
+    names += ["seeds_needed", "remark", "seeds", "conditions"]
     conditions = by_place(table.plan)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -39,7 +40,8 @@ def as_csv(table: Table) -> str:
         gap = None if published is None or place.mean is None else place.mean - published.mean
         values = [row, column, table.measures[column].name, table.plan.scale, len(place.values), place.mean, place.sd]
         values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
-        values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
+        ps = [rival and (rival.p_of_t if rival.among else None), rival and rival.p]
+        values += [d and d.mean, d and d.low, d and d.high, *ps, d and d.seeds_needed, place.remark]
         seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
         writer.writerow([*values, seeds, conditions.get((row, column), "")])
     return out.getvalue()
@@ -103,9 +105,9 @@ def _differences(table: Table) -> list[list[str]]:
     for (row, column), rival in table.rivals.items():
         d, measure = rival.difference, table.measures[column]
         if d is not None:
-            p = "" if rival.p is None else f"{rival.p:.3f}"
+            ps = [f"{rival.p_of_t:.3f}" if rival.among else "", "" if rival.p is None else f"{rival.p:.3f}"]
             pair = f"{table.best[column]} − {row}"
-            rows.append([column, pair, signed(d.mean, measure), _interval(d, measure), p, str(d.count), _needed(d)])
+            rows.append([column, pair, signed(d.mean, measure), _interval(d, measure), *ps, str(d.count), _needed(d)])
     return rows
 
 

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
+from dfl_lightning.report.multiple import judged_among, least_seeds, p_of
 from dfl_lightning.report.statistics import (
     SIGNIFICANT,
     Agreement,
     Difference,
     Overall,
+    adjusted,
     agreement,
-    holm,
     least_p,
     least_replications,
     over_columns,
     paired_difference,
+    pairs_among,
     spread,
 )
 from dfl_lightning.study import tuning
@@ -73,11 +75,15 @@ class Rival:
 
     Attributes:
         difference: the best minus this row, paired by seed; None where they share no split or no seed.
-        p: of the sign-flip test, adjusted by Holm for the rows of the column; None with fewer than six seeds.
+        p: of the sign-flip test, adjusted for all rows of the column; None with fewer than six seeds.
+        p_of_t: of the paired t-test, adjusted likewise; 1 where it is not judged.
+        among: rows that are judged together with this one; 0 where there are too few seeds for them.
     """
 
     difference: Difference | None
     p: float | None
+    p_of_t: float = 1.0
+    among: int = 0
 
     @property
     def has_interval(self) -> bool:
@@ -86,8 +92,8 @@ class Rival:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there is an interval and 0 is in it: the seeds do not tell this row from the best."""
-        return self.has_interval and self.difference is not None and not self.difference.is_clear
+        """Whether the seeds do not tell this row from the best, all rows of the column considered."""
+        return self.has_interval and self.p_of_t >= SIGNIFICANT
 
     @property
     def has_star(self) -> bool:
@@ -202,6 +208,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_caption(plan, measures),
         *about_conditions(plan),
         *[without] * bool(without),
+        *_too_few_seeds(rivals),
         *_no_stars(rivals),
         *_versions(done),
         *about_code(plan, list(states.values())),
@@ -263,13 +270,20 @@ def _rivals(
         if where == column and row != best and place.values:
             broken = any(u.in_split and u.row in (row, best) and column in u.columns for u in apart)
             pairs[row, column] = not broken and bool(place.values.keys() & places[best, column].values.keys())
+    rows = 1 + sum(pairs.values())
     found = {
-        key: paired_difference(places[best, column].values, places[key].values, sum(pairs.values())) if paired else None
+        key: paired_difference(places[best, column].values, places[key].values, rows) if paired else None
         for key, paired in pairs.items()
     }
     tested = {key: d.p for key, d in found.items() if d is not None and d.p is not None}
-    ps = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {key: Rival(difference, ps.get(key)) for key, difference in found.items()}
+    ps = dict(zip(tested, adjusted(list(tested.values())), strict=True))
+    known = {key: d for key, d in found.items() if d is not None}
+    judged = judged_among(known)
+    of_t = dict(zip(judged, adjusted([p_of(known[key]) for key in judged]), strict=True))
+    return {
+        key: Rival(difference, ps.get(key), of_t.get(key, 1.0), len(of_t) + 1 if key in of_t else 0)
+        for key, difference in found.items()
+    }
 
 
 def _agreements(plan: Plan, compared: Mapping[str, Comparable]) -> dict[str, Agreement]:
@@ -326,6 +340,17 @@ def _versions(done: list[CellState]) -> Iterator[str]:
         yield "; ".join(about)
 
 
+def _too_few_seeds(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
+    """Say in which columns no difference is judged for lack of seeds, and how many it takes."""
+    needed: dict[int, list[str]] = {}
+    for column in dict.fromkeys(column for _, column in rivals):
+        few = [r for (_, c), r in rivals.items() if c == column and r.has_interval and not r.among]
+        if few:
+            needed.setdefault(least_seeds(len(few) + 1), []).append(column)
+    for seeds, columns in needed.items():
+        yield f"too few seeds to tell rows apart in {', '.join(columns)}: so many rows take {counted(seeds, 'seed')}"
+
+
 def _no_stars(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
     """In which columns no row can have a star, and with how many seeds one could."""
     poor: dict[tuple[int, int], list[str]] = {}
@@ -334,10 +359,10 @@ def _no_stars(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
         if seeds and not _stars_are_possible(rivals, column):
             poor.setdefault((len(seeds), max(seeds)), []).append(column)
     for (pairs, most), columns in poor.items():
-        rows = counted(pairs, "row")
+        rows = counted(pairs + 1, "row")
         yield (
-            f"no * is possible in {', '.join(columns)}: with {rows} beside the best, p < {SIGNIFICANT} (sign-flip "
-            f"test, Holm) takes {least_replications(pairs)} seeds or more; here {_is(most)}"
+            f"no * is possible in {', '.join(columns)}: among {rows}, p < {SIGNIFICANT} (sign-flip test, adjusted) "
+            f"takes {least_replications(pairs_among(pairs + 1))} seeds or more; here {_is(most)}"
         )
 
 
@@ -347,7 +372,7 @@ def _is(seeds: int) -> str:
 
 def _stars_are_possible(rivals: Mapping[tuple[str, str], Rival], column: str) -> bool:
     tested = [seeds for seeds in _seeds_of_differences(rivals, column) if seeds >= least_replications()]
-    return bool(tested) and max(tested) >= least_replications(len(tested))
+    return bool(tested) and max(tested) >= least_replications(pairs_among(len(tested) + 1))
 
 
 def _seeds_of_differences(rivals: Mapping[tuple[str, str], Rival], column: str) -> list[int]:
@@ -359,9 +384,12 @@ def _signs(plan: Plan, done: list[CellState], rivals: Mapping[tuple[str, str], R
     if any(plan.study.published.values()):
         yield "[published, measured − published]"
     if most > 1:
-        yield "bold: the best of a column; ≈: not told apart from it (0 is in the 95 % t-interval of the difference)"
+        yield (
+            "bold: the best mean of a column; ≈: not told apart from it (paired t-tests, adjusted for all pairs of "
+            "rows: p ≥ 0.05, or too few seeds for so many rows)"
+        )
     if any(_stars_are_possible(rivals, column) for _, column in rivals):
-        yield "*: exact sign-flip test of the paired differences to the best, p < 0.05 after Holm's correction"
+        yield "*: exact sign-flip test of the paired differences to the best, p < 0.05, adjusted for all pairs of rows"
 
 
 def _most_seeds(plan: Plan, done: list[CellState]) -> int:
@@ -393,11 +421,12 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
     if not overall.against_best:
         return
     pairs = ", ".join(f"{row} {p:.2g}" for row, p in overall.against_best.items())
-    yield f"{overall.best} against the others over these columns (Wilcoxon's signed-rank test, Holm): p = {pairs}"
-    if (least := least_p(overall.columns, len(overall.against_best))) >= SIGNIFICANT:
+    yield f"{overall.best} against the others over these columns (Wilcoxon's signed-rank test, adjusted): p = {pairs}"
+    tests = pairs_among(len(overall.against_best) + 1)
+    if (least := least_p(overall.columns, tests)) >= SIGNIFICANT:
         yield (
             f"in {overall.columns} columns none of these p can be below {least:.2g}: for p < {SIGNIFICANT} the test "
-            f"needs {least_replications(len(overall.against_best))} columns"
+            f"needs {least_replications(tests)} columns"
         )
 
 

@@ -141,22 +141,22 @@ def test_a_clear_difference_is_said_and_an_unclear_one_is_not(tmp_path, make_run
     words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Clear=[0.8, 0.812, 0.818], Near=[0.95, 0.8, 0.9])
     assert words.startswith("Best ends at 91.0 ± 1.0 % test accuracy (3 seeds).")
     assert "Clear is 10.0 points lower" in words
-    assert "The seeds show no clear difference to Near (3 common seeds, 95 % interval" in words
+    assert "The seeds show no clear difference to Near (3 common seeds, simultaneous 95 % interval" in words
 
 
 def test_the_gain_over_training_alone_is_said(tmp_path, make_run):
     words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Alone=[0.7, 0.712, 0.718])
-    assert "That is 20.0 points above training alone (95 % interval +" in words
+    assert "That is 20.0 points above training alone (simultaneous 95 % interval +" in words
     assert "Local" not in words
 
 
 def test_the_lead_is_read_at_a_glance(tmp_path, make_run):
-    levels = {"Best": [0.9, 0.91, 0.92], "Clear": [0.8, 0.812, 0.818], "Near": [0.95, 0.8, 0.9]}
-    levels |= {"Worse": [0.75, 0.757, 0.773], "Alone": [0.7, 0.712, 0.718]}
+    levels = {"Best": [0.9, 0.91, 0.92, 0.91], "Clear": [0.8, 0.812, 0.818, 0.81], "Near": [0.95, 0.8, 0.9, 0.9]}
+    levels |= {"Worse": [0.75, 0.757, 0.773, 0.76], "Alone": [0.7, 0.712, 0.718, 0.71]}
     long = verdict(tmp_path, make_run, **levels)
-    methods = find_methods([read_run(tmp_path / name / str(seed)) for name in levels for seed in range(3)])
+    methods = find_methods([read_run(tmp_path / name / str(seed)) for name in levels for seed in range(4)])
     assert sentences(methods, brief=True) == [
-        "Best ends at 91.0 ± 1.0 % test accuracy (3 seeds), 20.0 points above training alone.",
+        "Best ends at 91.0 ± 0.8 % test accuracy (4 seeds), 20.0 points above training alone.",
         "The seeds show no clear difference to Near.",
         "Clear and Worse are 10.0 to 15.0 points lower.",
     ]
@@ -221,23 +221,25 @@ def test_long_curves_are_thinned_and_keep_both_ends():
 
 def test_the_best_is_chosen_over_the_seeds_that_methods_share(tmp_path, make_run):
     """A is ahead on the hard seeds 0 and 1; over its own seeds B has the higher mean, with the easy seed 2."""
-    words = verdict(tmp_path, make_run, B=[0.7, 0.7, 0.99], A=[0.75, 0.7501])
+    words = verdict(tmp_path, make_run, B=[0.7, 0.7, 0.7, 0.99], A=[0.75, 0.7501, 0.7502])
     assert words.startswith(
-        "A ends at 75.0 ± 0.0 % test accuracy (2 seeds). Methods have different seeds: the best is chosen over the 2 "
-        "seeds of A and B. B is 5.0 points lower (95 % interval −5.1 to −4.9)."
+        "A ends at 75.0 ± 0.0 % test accuracy (3 seeds). Methods have different seeds: the best is chosen over the 3 "
+        "seeds of A and B. B is 5.0 points lower (simultaneous 95 % interval −5.0 to −5.0)."
     )
     methods = find_methods([read_run(folder) for folder in sorted(tmp_path.glob("*/*"), reverse=True)])
     assert [method.name for method in best_first(methods)] == ["A", "B"]
 
 
 def test_a_method_that_lacks_seeds_is_not_the_best_and_no_worse_than_it_is(tmp_path, make_run):
-    """C has two of three seeds and is ahead on both: over the three that A and B have it has no mean."""
-    words = verdict(tmp_path, make_run, A=[0.8, 0.81, 0.85], B=[0.7, 0.71, 0.75], C=[0.9, 0.9101])
-    assert words.startswith(
-        "A ends at 82.0 ± 2.6 % test accuracy (3 seeds). Methods have different seeds: the best is "
+    """C has three of five seeds and is ahead on all: over the five that A and B have it has no mean."""
+    words = verdict(
+        tmp_path, make_run, A=[0.8, 0.81, 0.85, 0.82, 0.82], B=[0.7, 0.71, 0.75, 0.7201, 0.72], C=[0.9, 0.9101, 0.95]
     )
-    assert "over the 3 seeds of A and B. B is 10.0 points lower" in words
-    assert words.endswith("Over the seeds in common with the best, C is 10.0 points higher (2 common seeds).")
+    assert words.startswith(
+        "A ends at 82.0 ± 1.9 % test accuracy (5 seeds). Methods have different seeds: the best is "
+    )
+    assert "over the 5 seeds of A and B. B is 10.0 points lower" in words
+    assert words.endswith("Over the seeds in common with the best, C is 10.0 points higher (3 common seeds).")
 
 
 def without_a_loss(folder, client=0):
@@ -398,7 +400,7 @@ def test_runs_that_can_be_compared_are(tmp_path, make_run):
     assert compared(tmp_path, make_run)[0] == "C ends at 91.0 ± 1.0 % test accuracy (3 seeds)."
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("seeds", [1, 5])
 def test_a_long_list_of_methods_names_three_and_counts_the_others(tmp_path, make_run, seeds):
     runs = []
     for k in range(8):
@@ -408,9 +410,12 @@ def test_a_long_list_of_methods_names_three_and_counts_the_others(tmp_path, make
             runs.append(read_run(make_run(tmp_path / f"{k}-{seed}", rounds, seed=seed, config=config)))
     last = sentences(find_methods(runs))[-1]
     if seeds == 1:
-        assert last == "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others."
+        assert last == (
+            "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others: for 8 "
+            "methods it takes 5 seeds or more."
+        )
     else:
-        assert last.startswith("M1 is 10.0 points lower (95 % interval ")
+        assert last.startswith("M1 is 10.0 points lower (simultaneous 95 % interval ")
         assert last.count("95 % interval") == 1  # the next two are in its manner
         assert last.endswith("; 4 others are 40.0 to 70.0 points lower.")
         assert [f"M{k} " in last for k in range(1, 8)] == [True] * 3 + [False] * 4

@@ -135,9 +135,9 @@ def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     said = sentences(methods)
     assert said[0].startswith("A ends at test RMSE 3.00 ± 0.0")
     assert said[1].startswith("That is 2.0")
-    assert "below training alone (95 % interval −2." in said[1]
+    assert "below training alone (simultaneous 95 % interval −2." in said[1]
     assert re.match(r"B is (0\.99|1\.0)", said[2])
-    assert " higher (95 % interval +" in said[2]
+    assert " higher (simultaneous 95 % interval +" in said[2]
     table = verdict_table(lines(methods), {name: at for at, name in enumerate(["A", "Local", "B"])}, "", "")
     assert "test RMSE<small>last round</small>" in table
     text = " ".join([*said, table, *(f"{f.name} {f.title} {f.note} {json.dumps(f.spec)}" for f in figures(methods))])

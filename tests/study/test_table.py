@@ -39,10 +39,11 @@ def test_markdown_has_mean_spread_and_what_is_published(filled):
     assert "| Gossip | **82.00 ± 2.83** [81.00, +1.00] | **55.00 ± 7.07** |" in text
     # the difference is 0.11 with sd 0.0141: t(1) = 12.7 makes the interval -1.7 to 23.7
     assert "| Local | 71.00 ± 1.41 ≈ [75.00, −4.00] | waiting |" in text
-    assert "| IID | Gossip − Local | +11.00 | −1.71 to +23.71 |  | 2 | 6 |" in text
+    assert "| IID | Gossip − Local | +11.00 | −1.71 to +23.71 |  |  | 2 | 6 |" in text
+    assert "- too few seeds to tell rows apart in IID: so many rows take 3 seeds\n" in text
     assert "- acc_last: test accuracy of the last evaluated round, mean over clients, in percent" in text
     assert "seeds 0, 1" in text
-    sentence = "with 1 row beside the best, p < 0.05 (sign-flip test, Holm) takes 6 seeds or more; here are 2"
+    sentence = "among 2 rows, p < 0.05 (sign-flip test, adjusted) takes 6 seeds or more; here are 2"
     assert f"- no * is possible in IID: {sentence}\n" in text
     assert "*: exact" not in text
     assert "Kendall's tau of the published and the measured order of the rows: IID 1.00 (2 rows)" in text
@@ -57,15 +58,15 @@ def test_a_clear_difference_has_no_mark_and_few_seeds_no_star(filled):
     assert "| Local | 71.00 ± 1.01 |" in formats.markdown(table)
 
 
-def test_six_seeds_have_a_test_with_holms_correction(filled):
+def test_the_sign_test_is_adjusted_for_all_pairs_of_rows(filled):
     first = [0.80, 0.81, 0.82, 0.80, 0.83, 0.81]
     rows = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3}}
     values = {("A", "IID"): first, ("B", "IID"): [v - 0.1 for v in first], ("C", "IID"): [v - 0.01 for v in first]}
     table = make_table(filled(values, rows=rows, columns={"IID": {}}))
-    assert (table.rivals["B", "IID"].p, table.rivals["C", "IID"].p) == (0.0625, 0.0625)  # 2 times 2 / 2^6
+    assert (table.rivals["B", "IID"].p, table.rivals["C", "IID"].p) == (0.09375, 0.09375)  # 3 pairs times 2 / 2^6
     assert not table.rivals["B", "IID"].has_star
     assert table.rivals["B", "IID"].difference.seeds_needed == 7
-    sentence = "with 2 rows beside the best, p < 0.05 (sign-flip test, Holm) takes 7 seeds or more; here are 6"
+    sentence = "among 3 rows, p < 0.05 (sign-flip test, adjusted) takes 7 seeds or more; here are 6"
     assert f"- no * is possible in IID: {sentence}\n" in formats.markdown(table)
     assert "*: exact" not in formats.markdown(table)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dfl_lightning.report.comparable import best_first, comparable, on_common_seeds
 from dfl_lightning.report.methods import Method
+from dfl_lightning.report.multiple import judged_among, least_seeds, p_of, simultaneous
 from dfl_lightning.report.over_seeds import (
     last_score,
     over_runs,
@@ -16,7 +17,7 @@ from dfl_lightning.report.over_seeds import (
     seconds,
     worst_tenth,
 )
-from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
+from dfl_lightning.report.statistics import SIGNIFICANT, Interval, Spread, adjusted, paired_interval, spread
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import counted, enumerated
 
@@ -33,7 +34,11 @@ class Line:
     """A method in the table; scores, bytes and seconds, differences of scores.
 
     Attributes:
+        to_best: difference to the best method, with the interval of this pair alone.
+        over_local: difference to training alone, likewise.
         takes_part: whether the method is compared with the others.
+        p: of the difference to the best method, adjusted for all methods; 1 where it is not judged.
+        among: methods that are judged together with this one; 0 where it is not judged.
     """
 
     method: Method
@@ -45,6 +50,13 @@ class Line:
     over_local: Interval | None
     is_best: bool
     takes_part: bool = True
+    p: float = 1.0
+    among: int = 0
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the seeds tell the method from the best one, all methods of the task considered."""
+        return self.p < SIGNIFICANT
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
@@ -61,6 +73,9 @@ def lines(methods: Sequence[Method]) -> list[Line]:
             None if other is None or m is other or not {m.full_name, other.full_name} <= judged else _paired(m, other)
         )
 
+    gaps = {m.full_name: gap for m in ranked if (gap := to(m, best)) is not None}
+    judged_with = judged_among(gaps)
+    ps = dict(zip(judged_with, adjusted([p_of(gaps[name]) for name in judged_with]), strict=True))
     return [
         Line(
             method=m,
@@ -72,9 +87,16 @@ def lines(methods: Sequence[Method]) -> list[Line]:
             over_local=to(m, local),
             is_best=m is best,
             takes_part=m.full_name in compared,
+            p=ps.get(m.full_name, 1.0),
+            among=len(ps) + 1 if m.full_name in ps else 0,
         )
         for m in order
     ]
+
+
+def _is_below(line: Line) -> bool:
+    """Return whether a method is worse than the best one over the seeds that both have."""
+    return line.to_best is not None and line.method.score.merit(line.to_best.mean) < 0
 
 
 def not_compared(methods: Sequence[Method]) -> str:
@@ -93,8 +115,8 @@ def _listed(wrong: Sequence[str]) -> str:
 def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
     """The verdict on the methods of a task, after what takes no part in it.
 
-    With one seed of a method no difference to it is judged, and no spread is given. A long list of methods in a
-    sentence names three and counts the others.
+    Differences to the best method are judged together, see `report.multiple`, and only with enough common seeds. A
+    long list of methods in a sentence names three and counts the others.
 
     Args:
         methods: of a task.
@@ -118,45 +140,56 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
     apart: list[Line] = []
     ahead: list[str] = []
     same: list[str] = []
-    alone = first.over_local
-    undecided, single, unpaired = [], ["training alone"] if alone is not None and alone.count < 2 else [], []
-    if brief and alone is not None and alone.count > 1 and not alone.is_clear:
-        undecided.append("training alone")
+    undecided, few, unpaired = [], [], []
     for line in known[1:]:
-        gap, name = line.to_best, line.method.name
-        if line.method.is_local and first.over_local is not None:
-            continue
+        gap, name = line.to_best, "training alone" if line.method.is_local else line.method.name
         if gap is None:
             unpaired.append(name)
-        elif gap.count < 2:
-            single.append(name)
-        elif gap.is_clear and score.merit(gap.mean) < 0:
-            apart.append(line)
-        elif gap.is_clear:  # over fewer seeds than the best is chosen by
+        elif not line.among:
+            few.append(line)
+        elif line.is_apart and _is_below(line):
+            if not line.method.is_local:
+                apart.append(line)
+        elif line.is_apart:  # over fewer seeds than the best is chosen by
             ahead.append(f"{name} is {score.distance(gap.mean)} {_better(score)} ({gap.count} common seeds)")
         else:
+            wide = simultaneous(gap, line.among)
             part = cheaper(line, first)
             of_bytes = "" if part is None else f"{part:.2g} of the bytes"
-            around = [] if brief else [f"{gap.count} common seeds", interval(gap, score)]
+            around = [] if brief else [f"{gap.count} common seeds", interval(wide, score)]
             more = ", ".join(filter(None, [*around, of_bytes]))
             undecided.append(f"{name} ({more})" if more else name)
-            if part is not None and is_same(gap, first):
+            if part is not None and is_same(wide, first):
                 same.append(f"{name} with {of_bytes}")
+    alone = next((line for line in known[1:] if line.method.is_local and line.is_apart and _is_below(line)), None)
     basis = _basis(kept)
     unclear = [f"The seeds show no clear difference to {and_(undecided)}."] * bool(undecided)
     if brief:
-        words += [_ends(first, score, _above_local(first)), *basis, *unclear, *_apart_in_brief(apart)]
+        words += [_ends(first, score, _above_local(alone)), *basis, *unclear, *_apart_in_brief(apart)]
     else:
-        words += [_ends(first, score), *basis, *_against_local(first), *_apart(apart), *unclear]
+        words += [_ends(first, score), *basis, *_against_local(alone), *_apart(apart), *unclear]
     if ahead:
         words.append(f"Over the seeds in common with the best, {_listed(ahead)}.")
     if same:
         words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
-    if single:
-        words.append(f"With one common seed there is no verdict on the difference to {and_(single)}.")
+    words += _too_few(few)
     if unpaired:
         words.append(f"It has no seed in common with {and_(unpaired)}.")
     return words
+
+
+def _too_few(few: Sequence[Line]) -> list[str]:
+    """Say which differences are not judged for lack of common seeds, and how many it takes."""
+    if not few:
+        return []
+    names = ["training alone" if line.method.is_local else line.method.name for line in few]
+    most = max(line.to_best.count for line in few if line.to_best is not None)
+    have = "one common seed" if most == 1 else f"{most} common seeds"
+    needed = least_seeds(len(few) + 1)
+    return [
+        f"With {have} there is no verdict on the difference to {and_(names)}: for {len(few) + 1} methods it takes "
+        f"{needed} seeds or more."
+    ]
 
 
 def is_same(gap: Interval, best: Line) -> bool:
@@ -202,21 +235,41 @@ def _ends(line: Line, score: Score, more: str = "") -> str:
     return f"{line.method.name} ends at {_shown(line.score, score)}{more}."
 
 
-def _above_local(line: Line) -> str:
-    """By how much a method is above or below training alone; empty where the seeds do not say so."""
-    gain = line.over_local
-    if gain is None or gain.count < 2 or not gain.is_clear:
+def _above_local(alone: Line | None) -> str:
+    """Say by how much the best method is above training alone; nothing where the seeds do not say so.
+
+    Args:
+        alone: the line of training alone, where it is told apart from the best.
+    """
+    if alone is None or alone.to_best is None:
         return ""
-    return f", {line.method.score.distance(gain.mean)} {'above' if gain.mean > 0 else 'below'} training alone"
+    gain, score = -alone.to_best.mean, alone.method.score
+    return f", {score.distance(gain)} {'above' if gain > 0 else 'below'} training alone"
 
 
-def _against_local(line: Line) -> list[str]:
-    gain, score = line.over_local, line.method.score
-    if gain is None or gain.count < 2:
-        return []  # with one seed it is among those without a verdict
-    if not gain.is_clear:
-        return [f"The seeds show no clear difference to training alone ({interval(gain, score)})."]
-    return [f"That is{_above_local(line).removeprefix(',')} ({interval(gain, score)})."]
+def _against_local(alone: Line | None) -> list[str]:
+    if alone is None or alone.to_best is None:
+        return []
+    gap = alone.to_best
+    low, high = (None if end is None else -end for end in (gap.high, gap.low))
+    gain = Interval(-gap.mean, low, high, gap.count)
+    return [f"That is{_above_local(alone).removeprefix(',')} ({certainty(gain, alone)})."]
+
+
+def certainty(gap: Interval, line: Line, bare: bool = False) -> str:
+    """Say how sure a difference is: its simultaneous interval, or where 0 is in that, its adjusted p.
+
+    The p of the closed procedure is the sharper of the two; see `report.multiple`.
+
+    Args:
+        gap: the difference, with the interval of the pair alone.
+        line: of the method that is told apart.
+        bare: without the words that say what the interval is.
+    """
+    wide, score = simultaneous(gap, line.among), line.method.score
+    if wide.is_clear:
+        return interval(wide, score, bare)
+    return f"adjusted p {'below 0.001' if line.p < 0.001 else f'= {line.p:.2g}'}"
 
 
 def _apart(found: Sequence[Line]) -> list[str]:
@@ -227,7 +280,7 @@ def _apart(found: Sequence[Line]) -> list[str]:
     where = _worse(score)
     named: list[str] = []
     for line, gap in _with_gaps(found[: _NAMED if len(found) > _NAMED + 1 else None]):
-        around = interval(gap, score, bare=bool(named))  # what it is, the sentence says once
+        around = certainty(gap, line, bare=bool(named))  # what it is, the sentence says once
         named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
     if len(found) > len(named):
         others = found[len(named) :]
@@ -306,12 +359,12 @@ def interval(value: Interval, score: Score, bare: bool = False) -> str:
     Examples:
         >>> found = Interval(0.02, 0.01, 0.03, 3)
         >>> interval(found, Score()), interval(found, Score(), bare=True)
-        ('95 % interval +1.0 to +3.0', '+1.0 to +3.0')
+        ('simultaneous 95 % interval +1.0 to +3.0', '+1.0 to +3.0')
     """
     if value.low is None or value.high is None:
         return ""
     ends = f"{score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
-    return ends if bare else f"95 % interval {ends}"
+    return ends if bare else f"simultaneous 95 % interval {ends}"
 
 
 def and_(names: Sequence[str]) -> str:
