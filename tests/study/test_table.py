@@ -293,7 +293,7 @@ def test_over_five_columns_rows_are_ranked(filled):
     values = {("Gossip", c): [0.8] for c in columns} | {("Local", c): [0.7 - n / 100] for n, c in enumerate(columns)}
     text = formats.markdown(make_table(filled(values, columns=columns)))
     assert "mean ranks over 5 columns: Gossip 1.00, Local 2.00" in text
-    assert "Gossip against the others over these columns (Wilcoxon's signed-rank test, Holm): p = Local 0.062" in text
+    assert "Gossip against the others over these columns (Wilcoxon's signed-rank test, adjusted): p = Local 0.062" in text
     sentence = "in 5 columns none of these p can be below 0.062: for p < 0.05 the test needs 6 columns"
     assert f"- {sentence}\n" in text
 
@@ -304,8 +304,8 @@ def test_six_columns_are_too_few_for_three_rows(filled):
     values = {(r, c): [0.8 - i / 10 - n / 1000] for i, r in enumerate(rows) for n, c in enumerate(columns)}
     values |= {("A", c): [0.9] for c in columns}
     text = formats.markdown(make_table(filled(values, columns=columns, rows=rows)))
-    assert "(Wilcoxon's signed-rank test, Holm): p = B 0.062, C 0.062" in text
-    assert "in 6 columns none of these p can be below 0.062: for p < 0.05 the test needs 7 columns" in text
+    assert "(Wilcoxon's signed-rank test, adjusted): p = B 0.094, C 0.094" in text
+    assert "in 6 columns none of these p can be below 0.094: for p < 0.05 the test needs 7 columns" in text
 
 
 def test_a_scaled_table_says_so_in_title_and_caption(filled):
