@@ -20,11 +20,15 @@ from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.io import RoundCheckpoint
 from dfl_lightning.objectives import Plain
 from dfl_lightning.report.traffic import ProcessTraffic
-from dfl_lightning.utils.constructor_arguments import arguments_of
+from dfl_lightning.utils.constructor_arguments import arguments_of, assigned_to
 
 _GROUPS = ("Dropout", "Outgoing", "Selection", "Threshold", "Substitution", "Aggregation", "Prediction")
 _OWN_KEYS = ("topology", "engine", "run_name", "defaults", "callbacks")
 """Arguments of the trainer that have a top-level key of their own, or none."""
+
+
+_OF_THE_MODULE = ("local_epochs", "local_steps", "batch_size", "finetune_epochs", "init", "on_divergence")
+"""Options that the module reads from its attributes, to which a user may assign."""
 
 
 class Writer:
@@ -68,6 +72,10 @@ class Writer:
         if arguments is None:
             self.unknown[name] = _text(value)
             return {"class_path": _path(type(value)), "repr": _text(value)}
+        others = {key: found for key, found in assigned_to(value).items() if key not in arguments}
+        if others:  # attributes that no argument of the constructor sets
+            said = ", ".join(f"{key} = {found!r}" for key, found in others.items())
+            self.unknown[name] = f"{_text(value)}, assigned: {said}"
         return self._made(type(value), arguments, name)
 
     def _made(self, cls: type, arguments: dict[str, Any], name: str) -> dict[str, Any]:
@@ -103,7 +111,9 @@ def config_of_objects(trainer: Any, module: Any) -> dict[str, Any]:
     options = arguments_of(trainer) or {}
     config: dict[str, Any] = {"seed_everything": module.federation.seed}
     config["trainer"] = {k: writer.write(v, f"trainer.{k}") for k, v in options.items() if k not in _OWN_KEYS}
+    config["trainer"] |= {"max_rounds": trainer.max_epochs, "max_epochs": None}  # a second fit may have more
     given = {k: v for k, v in (arguments_of(module) or {}).items() if k not in ("objective", "optimizer")}
+    given |= {name: getattr(module, name) for name in _OF_THE_MODULE}
     config["model"] = {k: writer.write(v, f"model.{k}") for k, v in given.items()}
     config["model"]["optimizer"] = _optimizer(module, writer)
     config["data"] = writer.write(trainer.datamodule, "data")

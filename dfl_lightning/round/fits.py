@@ -12,6 +12,7 @@ import torch
 
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.constructor_arguments import note_assigned
 from dfl_lightning.utils.words import counted
 
 _PLAIN = (type(None), bool, int, float, str, list, dict, set, tuple, torch.Tensor, np.ndarray, Links, LinkMemory)
@@ -67,6 +68,8 @@ def begin_fit(trainer: RunTrainer, module: RunModule, datamodule: object, parts:
     else:
         begin_anew(parts)
         module.begin_anew()
+        for thing in (*parts, datamodule):
+            note_assigned(thing)
         said.append(
             "this module was fitted before with another trainer, or other policies or data: this fit begins at round "
             "0; ckpt_path=<run folder> would continue a run"

@@ -14,10 +14,16 @@ class Arguments:
 
     Args:
         values: by name, defaults included.
+
+    Attributes:
+        made: plain attributes when the constructor was done, by name.
+        assigned: those that were assigned other values before a run.
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
+        self.made: dict[str, Any] = {}
+        self.assigned: dict[str, Any] = {}
 
 
 class RecordsArguments:
@@ -30,6 +36,35 @@ class RecordsArguments:
             cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
 
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def note_assigned(thing: Any) -> None:
+    """Note the attributes of an object that were assigned after its constructor, before a run changes others.
+
+    Args:
+        thing: a policy, an objective, or data.
+    """
+    found = getattr(thing, "__dict__", {}).get(_NAME)
+    if found is not None:
+        now = _plain_attributes(thing)
+        found.assigned = {name: now[name] for name, value in found.made.items() if name in now and now[name] != value}
+
+
+def assigned_to(thing: Any) -> dict[str, Any]:
+    """Return what `note_assigned` has noted, by attribute.
+
+    Args:
+        thing: an object.
+    """
+    found = getattr(thing, "__dict__", {}).get(_NAME)
+    return {} if found is None else dict(found.assigned)
+
+
+def _plain_attributes(thing: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(thing).items() if name[0] != "_" and isinstance(value, _PLAIN)}
+
+
 def arguments_of(thing: Any) -> dict[str, Any] | None:
     """Return the constructor's arguments of an object; None where they were not recorded.
 
@@ -38,7 +73,7 @@ def arguments_of(thing: Any) -> dict[str, Any] | None:
     """
     found = getattr(thing, "__dict__", {}).get(_NAME)
     if found is not None:
-        return dict(found.values)
+        return {name: found.assigned.get(name, value) for name, value in found.values.items()}
     without = isinstance(thing, RecordsArguments) and not any(
         "__init__" in vars(base) for base in type(thing).__mro__ if issubclass(base, RecordsArguments)
     )
@@ -62,7 +97,8 @@ def _recording(constructor: Any) -> Any:
 
     @functools.wraps(constructor)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _NAME not in self.__dict__:  # else a subclass calls its parent's constructor
+        outermost = _NAME not in self.__dict__  # else a subclass calls its parent's constructor
+        if outermost:
             try:
                 bound = signature.bind(self, *args, **kwargs)
             except TypeError:
@@ -74,5 +110,7 @@ def _recording(constructor: Any) -> Any:
                 values.update(values.pop(name))
             self.__dict__[_NAME] = Arguments(values)
         constructor(self, *args, **kwargs)
+        if outermost:
+            self.__dict__[_NAME].made = _plain_attributes(self)
 
     return wrapped

@@ -70,3 +70,46 @@ def test_unknown_arguments_are_never_merged(runs):
 def test_config_that_no_text_makes_is_refused_by_name(runs, capsys):
     assert run("fit", [f"--config={runs['plain'].folder}/config.yaml"]) == 2
     assert "cannot make model.network (Sequential" in capsys.readouterr().err
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def fit(policies, **options):
+        settings = {"optimizer": RATE, "lr_scheduler": None}
+        return SmallRun(tmp_path, 1, policies=policies, module=settings, **options)
+
+    return fit
+
+
+def test_what_was_assigned_after_the_constructor_is_in_the_config(fit):
+    policy = cb.Gossip(k=1)
+    policy.k = 3
+    assigned = fit([policy, cb.Uniform()])
+    assigned.module.local_epochs = 2
+    assigned.fit()
+    config = read_run(assigned.folder).config
+    assert config["selection"]["init_args"]["k"] == 3
+    assert config["model"]["local_epochs"] == 2
+    assert "unknown" not in config
+
+
+class Renamed(cb.Gossip):
+    def __init__(self, neighbours=2):
+        super().__init__(k=neighbours)
+
+
+def test_an_assigned_attribute_that_no_argument_sets_is_unknown(fit):
+    policy = Renamed()
+    policy.k = 3
+    config = read_run(fit([policy, cb.Uniform()]).fit().folder).config
+    assert config["unknown"]["selection"].endswith("assigned: k = 3")
+
+
+def test_a_second_fit_says_its_own_number_of_rounds_and_keeps_its_settings(fit):
+    run = fit([cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()]).fit()
+    before = read_run(run.folder).config
+    run.trainer.fit_loop.max_epochs = 2
+    run.fit()
+    after = read_run(run.folder).config
+    assert (before["trainer"].pop("max_rounds"), after["trainer"].pop("max_rounds")) == (1, 2)
+    assert after == before

@@ -293,7 +293,9 @@ def test_over_five_columns_rows_are_ranked(filled):
     values = {("Gossip", c): [0.8] for c in columns} | {("Local", c): [0.7 - n / 100] for n, c in enumerate(columns)}
     text = formats.markdown(make_table(filled(values, columns=columns)))
     assert "mean ranks over 5 columns: Gossip 1.00, Local 2.00" in text
-    assert "Gossip against the others over these columns (Wilcoxon's signed-rank test, adjusted): p = Local 0.062" in text
+    assert (
+        "Gossip against the others over these columns (Wilcoxon's signed-rank test, adjusted): p = Local 0.062" in text
+    )
     sentence = "in 5 columns none of these p can be below 0.062: for p < 0.05 the test needs 6 columns"
     assert f"- {sentence}\n" in text
 

@@ -142,11 +142,16 @@ def picture(run: Run) -> dict[str, Any]:
         "ledger": vars(record.ledger),
         "metrics": record.metrics,
         "rows": rows,
-        "state": {type(policy).__name__: vars(policy) for policy in run.trainer.policies()},
+        "state": {type(policy).__name__: attributes(policy) for policy in run.trainer.policies()},
     }
     if run.trainer.policy(cb.Prediction) is not None:
         found["evaluation"] = run.module.evaluate()
     return dict(leaves("", found))
+
+
+def attributes(policy: cb.Policy) -> dict[str, Any]:
+    """Return what a policy knows, without the record of how it was made."""
+    return {name: value for name, value in vars(policy).items() if name != "_constructor_arguments"}
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
