@@ -16,7 +16,7 @@ KEPT, NEW, DROPPED, PROBED, OWN = "kept", "new", "dropped", "probed", "own"
 SUBSTITUTE, STANDS_IN = "substitute", "stands_in"
 """States of a link: chosen as in the round shown before, chosen anew, mixed without being chosen (in place of a client
 that has dropped out), not chosen any more, probed only; the receiver's own model; and, under a server, who stands in
-for whom.
+for whom. A link that is not chosen any more, but still probed, has both states.
 """
 
 MOST_ROUNDS = 50
@@ -84,10 +84,9 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
                 others.append(Link(i, j, PROBED, 0.0))
         mixed = {(link.receiver, link.sender) for link in others if link.state == SUBSTITUTE}
         gone = before - set(chosen) - mixed
-        others = [link for link in others if link.state != PROBED or (link.receiver, link.sender) not in gone]
         others += _stand_ins(run, round) if n > m else []
         links = [Link(i, j, KEPT if (i, j) in before else NEW, w) for (i, j), w in chosen.items()]
-        found[round] = [*links, *others, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone))]
+        found[round] = [*links, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone)), *others]
         before = set(chosen)
     return found
 

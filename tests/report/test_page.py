@@ -153,8 +153,7 @@ def expected_links(folder, at):
         now, before = chosen(rounds[at]), chosen(rounds[at - 1]) if at else set()
         here = (graphs["round"] == rounds[at]) & graphs["probed"]
         looked = set(zip(graphs["receiver"][here].tolist(), graphs["sender"][here].tolist(), strict=True))
-    gone = before - now
-    return {"kept": now & before, "new": now - before, "dropped": gone, "probed": looked - gone}
+    return {"kept": now & before, "new": now - before, "dropped": before - now, "probed": looked}
 
 
 def by_state(marks):
@@ -167,7 +166,7 @@ def by_state(marks):
 
 def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, open_page):
     seen = open_page(page)
-    kinds = set()
+    kinds, both = set(), set()
     for step in range(ROUNDS):
         slide(seen, step)
         expected = expected_links(runs["ours 0"], step)
@@ -186,6 +185,9 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
         words = seen.page.locator("#state").inner_text()
         total = len(expected["kept"] | expected["new"])
         assert f"Round {step + 1} of {ROUNDS} · {total} links chosen, {len(expected['new'])} of them new" in words
+        assert not expected["probed"] or f" · {len(expected['probed'])} probed only" in words
+        both |= expected["dropped"] & expected["probed"]
+    assert both
     assert kinds == {"kept", "new", "dropped", "probed"}
     assert seen.console == []
 
@@ -198,7 +200,10 @@ def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_pa
     for step in range(ROUNDS):
         slide(seen, step)
         image, expected = pixels(seen, "heat"), expected_links(runs["ours 0"], step)
-        states = {pair: state for state, pairs in expected.items() for pair in pairs}
+        states = {}
+        for state, pairs in expected.items():
+            for pair in pairs:
+                states.setdefault(pair, set()).add(state)
         unit = (len(image) - 5 - 22) / CLIENTS
         for i in range(CLIENTS):
             for j in range(CLIENTS):
@@ -207,13 +212,13 @@ def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_pa
                 def is_near(colour, area):
                     return np.abs(area - colour).sum(-1).min() < 60
 
-                state = "own" if i == j else states.get((i, j))
+                here = {"own"} if i == j else states.get((i, j), set())
                 beside, middle = image[y + 9, x + 9], image[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3)
-                corner = image[y - 5 : y - 2, x - 5 : x - 2].reshape(-1, 3)
-                assert is_near(weight if state in ("own", "kept", "new") else rgb(LIGHT["card"]), beside), (i, j, state)
-                assert is_near(rgb(LIGHT["probed"]), middle) == (state == "probed")
-                assert is_near(rgb(LIGHT["dropped"]), middle) == (state == "dropped")
-                assert is_near(rgb(LIGHT["new"]), corner) == (state == "new")
+                corner, arm = (image[y - a : y - a + 3, x - a : x - a + 3].reshape(-1, 3) for a in (5, 4))
+                assert is_near(weight if here & {"own", "kept", "new"} else rgb(LIGHT["card"]), beside), (i, j, here)
+                assert is_near(rgb(LIGHT["probed"]), middle) == ("probed" in here)
+                assert is_near(rgb(LIGHT["dropped"]), arm) == ("dropped" in here)
+                assert is_near(rgb(LIGHT["new"]), corner) == ("new" in here)
 
 
 @pytest.mark.parametrize("run", ["ours 0", "served"])

@@ -385,7 +385,8 @@
     const name = (id) => named(run, id);
     if (link) {
       const weight = link.weight ? [["weight", link.weight.toFixed(3)]] : [];
-      return [["receiver", name(link.receiver)], ["sender", name(link.sender)], ["link", STATES[link.state]], ...weight];
+      const states = run.decoded[step].filter((one) => one.receiver === link.receiver && one.sender === link.sender).map((one) => STATES[one.state]);
+      return [["receiver", name(link.receiver)], ["sender", name(link.sender)], ["link", states.join(" and ")], ...weight];
     }
     if (!cell) return [];
     return [["receivers", run.groups[cell.receiver]], ["senders", run.groups[cell.sender]], ["links", cell.links], ["share", percent(cell.share)]];
