@@ -39,7 +39,7 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
     `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
     (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition`, `format`,
-    and for readers `train_counts` and `target_edges`, see `target_counts`.
+    and for readers `train_counts`, `target_edges` and `test_counts`, see `target_counts`.
 
     Args:
         path: of the npz file.

@@ -1,4 +1,4 @@
-"""What each client trains on, counted: samples of each class or label, or in intervals of the target."""
+"""Counts of what clients train and are tested on: samples of each class or label, or in intervals of the target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dfl_lightning.data.split import Split
 
 __all__ = ["DESCRIBING", "target_counts"]
 
-DESCRIBING = ("train_counts", "target_edges")
+DESCRIBING = ("train_counts", "target_edges", "test_counts")
 """Of a split file: they describe it, and nothing is divided by them."""
 
 INTERVALS = 12
@@ -21,7 +21,7 @@ MOST = 1_000_000
 
 
 def target_counts(source: Source, split: Split) -> dict[str, np.ndarray]:
-    """Count the training samples of each client.
+    """Count the training samples of each client, and of classes the test samples.
 
     Args:
         source: the data set as it was loaded.
@@ -30,10 +30,25 @@ def target_counts(source: Source, split: Split) -> dict[str, np.ndarray]:
     Returns:
         `train_counts`, int32 [m, k]: of the k classes by the client's own names, of the k labels where they hold, or
         in k intervals of the first column of the targets, whose `target_edges`, float64 [k + 1], are in the original
-        unit. Empty where targets are lines of tokens, or where there are more than `MOST` counts.
+        unit. Empty where targets are lines of tokens, or where there are more than `MOST` counts. `test_counts`, int32
+        [m, k], are the same of the k classes among the test samples; empty where targets are not classes.
     """
-    found = _counted(source, split)
-    return found or {name: np.empty(0) for name in DESCRIBING}
+    return {name: np.empty(0) for name in DESCRIBING} | _counted(source, split) | _counted_in_test(source, split)
+
+
+def _counted_in_test(source: Source, split: Split) -> dict[str, np.ndarray]:
+    """Count the samples of each class among the test samples of each client, by the client's own names."""
+    clients, number = len(split.test), source.num_classes
+    labels = source.test_labels if split.test_official else source.labels
+    if labels is None or not source.has_classes or clients * number > MOST:
+        return {}
+    owners = np.repeat(np.arange(clients), [len(part) for part in split.test])
+    values = labels.numpy()[np.concatenate(split.test).astype(np.int64)]
+    names = split.label_map if split.test_label_map is None else split.test_label_map
+    if names is not None:
+        values = names[owners, values]
+    counts = np.bincount(owners * number + values, minlength=clients * number).reshape(clients, number)
+    return {"test_counts": counts.astype(np.int32)}
 
 
 def _counted(source: Source, split: Split) -> dict[str, np.ndarray]:

@@ -73,13 +73,15 @@ def test_a_saved_split_gives_bit_identical_data_back(toy_of_writers, tmp_path, p
     ids=Partition.describe,
 )
 def test_the_file_counts_what_each_client_trains_on(toy, tmp_path, partition):
-    data = toy(num_clients=3, partition=partition, seed=1)
+    data = toy(num_clients=3, partition=partition, seed=1, test_fraction=0.3, samples_per_client=9)
     data.setup()
     data.save_split(tmp_path / "split.npz")
     with np.load(tmp_path / "split.npz") as file:
         seen = [data.clients.labels[data.clients.train[client]].tolist() for client in range(3)]
         assert file["train_counts"].tolist() == [[own.count(label) for label in range(3)] for own in seen]
         assert file["target_edges"].size == 0
+        tested = [data.clients.labels[data.clients.test[client]].tolist() for client in range(3)]
+        assert file["test_counts"].tolist() == [[own.count(label) for label in range(3)] for own in tested]
 
 
 def test_targets_that_are_numbers_are_counted_in_intervals_and_labels_where_they_hold(tmp_path):
@@ -93,6 +95,7 @@ def test_targets_that_are_numbers_are_counted_in_intervals_and_labels_where_they
         assert np.allclose(edges, np.histogram_bin_edges(everyone, 12), rtol=1e-12)
         assert file["train_counts"].tolist() == [np.histogram(y[part], edges)[0].tolist() for part in parts]
         assert edges[-1] > 100  # in the original unit
+        assert file["test_counts"].size == 0
     (tmp_path / "tags.csv").write_text("x,red,blue\n" + "".join(f"{i},{i % 2},{int(i % 3 == 0)}\n" for i in range(30)))
     tags = Vectors(num_clients=2, file=str(tmp_path / "tags.csv"), target=["red", "blue"], labels=True)
     tags.setup()
@@ -120,7 +123,7 @@ def test_a_file_from_before_there_were_adversaries_and_writers_still_reads(saved
         older = {name: file[name] for name in file.files}
     for name in ("test_label_map", "adversaries", "writers"):
         assert older.pop(name).size == 0
-    for name in ("train_counts", "target_edges"):
+    for name in ("train_counts", "target_edges", "test_counts"):
         older.pop(name)
     np.savez(saved, **older)
     data = Digits(num_clients=6, split=str(saved))
