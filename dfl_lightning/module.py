@@ -231,13 +231,18 @@ class DFLModule(LightningModule):
         """The optimizer of one client."""
         return self.parts.optimizer
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the optimizer's options over the rounds."""
+        return self.parts.schedule
+
     def __getattr__(self, name: str) -> Any:
         """Parameters and modules, by Lightning.
 
         Raises:
             AttributeError: there is none of this name, or not before a run is set up.
         """
-        if name in ("parts", "federation", "bank", "engine", "phases", "client_optimizer"):
+        if name in ("parts", "federation", "bank", "engine", "phases", "client_optimizer", "schedule"):
             raise AttributeError(f"module.{name} is there once trainer.fit or trainer.prepare has set a run up")
         return super().__getattr__(name)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dfl_lightning.callbacks import Policy
 from dfl_lightning.report.memory_estimate import predicted_memory
+from dfl_lightning.report.training import describe_training
 from dfl_lightning.report.unusual import unusual_settings
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
 
 
 def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
-    """Lines about the method, clients, network and data; the topology and engine; then notes.
+    """Return lines about the method, clients, network and data; the training; the topology and engine; then notes.
 
     Args:
         trainer: of the run.
@@ -26,6 +27,7 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
     data = trainer.datamodule.describe()
     lines = [
         f"{names} · {module.federation.num_clients} clients · {network} · {data}",
+        describe_training(module),
         f"{module.federation.topology.describe()} · {describe_engine(module)} · seed {module.federation.seed}",
     ]
     lines += [line for policy in trainer.policies() if (line := policy.describe(module.federation))]

@@ -7,8 +7,8 @@ from typing import Any
 
 from dfl_lightning.report.differences import differing, words
 
-OF_METHODS = ("selection", "threshold", "substitution", "aggregation", "objective", "prediction")
-"""Policies that are the method. What their options named `...epochs` and `...steps` train is a condition."""
+OF_METHODS = ("selection", "objective", "prediction")
+"""Policies that can train. What their options named `...epochs` and `...steps` train is a condition."""
 
 COMPRESSIONS = ("CHOCO", "QSGD", "TopK")
 """Outgoing policies that are a method too; all others, attacks and noise, are conditions."""

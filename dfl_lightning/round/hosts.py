@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.engines.local_work import Phase
-from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.engines.local_work import Duration, Phase
+from dfl_lightning.engines.optimizers import ClientOptimizer, Hyperparameters
+from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.round.federation import Federation
 from dfl_lightning.utils.source_code import ModuleSource
 
@@ -26,6 +27,8 @@ class RunModule(Protocol):
     local_epochs: int
     local_steps: int | None
     batch_size: int | Literal["full"]
+    finetune_epochs: int
+    objective: Any
     on_divergence: Any
     history: dict[str, Any]
     last_fit: Fit | None
@@ -46,6 +49,18 @@ class RunModule(Protocol):
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The local work of the first round."""
+
+    @property
+    def duration(self) -> Duration:
+        """A client's local work in a round."""
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer:
+        """The optimizer of one client."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the optimizer's options."""
 
     @property
     def is_set_up(self) -> bool:

@@ -74,7 +74,7 @@ def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     with monkeypatch.context() as patch, open(tmp_path / "disk", "wb") as file:
-        full = Full(450, file)
+        full = Full(560, file)
         patch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(full), encoding="utf-8"))
         code = cli.run("fit", [*SMALL, "--trainer.max_rounds", "6"])
         full.room = 10**6
@@ -101,6 +101,7 @@ def test_full_standard_error_ends_no_run(tmp_path, monkeypatch):
 
 BEGINNINGS = [
     "AFIND + AdaptiveThreshold + Boltzmann · 8 clients · MLP (610 parameters each) · Digits, RotatedClusters",
+    "objective Plain · SGD (lr 0.05, momentum 0.9) · ",
     "complete graph: 8 nodes, 28 links, connected",
     "round 1/2 · ",
     "round 2/2 · ",

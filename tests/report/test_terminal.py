@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from dfl_lightning import callbacks as families
+from dfl_lightning.objectives import FedRep
 from dfl_lightning.report import progress
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.explain import explain
@@ -138,11 +139,12 @@ def test_a_size_has_at_most_three_digits_before_the_point(number, text):
 
 # --- the banner -------------------------------------------------------------------------------------------------------
 def test_the_banner_says_what_runs(run):
-    first, second = banner(*run)
+    first, training, second = banner(*run)
     assert first == (
         "AFIND + AdaptiveThreshold + Boltzmann + Bernoulli · 6 clients · MLP (610 parameters each) · "
         "Digits, RotatedClusters{0,90}: 24 train / 6 validation / 10 test images a client"
     )
+    assert training == "objective Plain · SGD (lr 0.1) · 1 epoch a round in batches of 16 · no fine-tuning"
     assert second.startswith("complete graph: 6 nodes, 15 links, connected, spectral gap 1.2 · engine: ")
     assert re.search(r"engine: stacked, \d+ threads?, 2 cohorts, [\d.]+ kB · seed 0$", second)
 
@@ -151,13 +153,25 @@ def test_the_banner_names_what_is_shared_and_what_is_switched_off(tmp_path):
     policies = [families.Gossip(k=2), families.AdaptiveThreshold(), families.Uniform()]
     trainer, module = make(tmp_path, rounds=1, policies=policies, shared=["features.*"])
     trainer.remarks.append("something that the user should know")
-    first, _, *notes = banner(trainer, module)
+    first, _, _, *notes = banner(trainer, module)
     assert first.startswith("Gossip + Uniform · ")
     assert "610 parameters each, 520 shared" in first
     assert notes == [
         "note: something that the user should know",
         "note: AdaptiveThreshold has no effect in this run and is ignored: no policy reads what it writes",
     ]
+
+
+def test_the_banner_names_training_beyond_the_local_work(small_run):
+    module = {"objective": FedRep(head_epochs=3), "shared": ["features.*"], "finetune_epochs": 2}
+    run = small_run(rounds=1, policies=[families.DPFL(budget=1), families.SampleWeighted()], module=module)
+    run.trainer.prepare(run.module, run.data)
+    _, training, _, of_selection, *_ = banner(run.trainer, run.module)
+    assert training == (
+        "objective FedRep · SGD (lr 0.1, momentum 0.9) with StepLR · 1 epoch a round (round 0: 3 epochs and 1 epoch) "
+        "in batches of 16 · 2 epochs of fine-tuning"
+    )
+    assert of_selection == "DPFL: clients train for 10 epochs in round 0"
 
 
 def test_explain_counts_the_work_of_a_round(small_run):

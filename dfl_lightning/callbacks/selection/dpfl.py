@@ -111,6 +111,14 @@ class DPFL(Selection):
         within_first = self.first.intersection(round.candidates)
         round.candidates = within_first.union(round.candidates.between(receivers=self._among_all(round)))
 
+    def describe(self, federation: Federation) -> str:
+        """Return a line about the training of round 0.
+
+        Args:
+            federation: of the run.
+        """
+        return f"DPFL: clients train for {Duration(self.initial_epochs)} in round 0"
+
     def on_trained(self, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
         owners = torch.nonzero(round.participants).squeeze(1)
