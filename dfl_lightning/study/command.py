@@ -18,6 +18,7 @@ from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import contradictions, state_of
 from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
+from dfl_lightning.study.exclude import sentences as about_excluded
 from dfl_lightning.study.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
 from dfl_lightning.study.of_code import about_code, by_reason
 from dfl_lightning.study.other_code import SET_ASIDE, accept
@@ -155,7 +156,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             return code
         tuned = chosen_values(study, folder, words.scale)
     plan = _planned(study, folder, words.scale, tuned or {})
-    for remark in [*overridden(study), *about_conditions(plan)]:
+    for remark in [*overridden(study), *about_excluded(study.exclude), *about_conditions(plan)]:
         print(remark, flush=True)
     if words.explain:
         from dfl_lightning.study.estimate import explain
@@ -298,7 +299,7 @@ def status(words: argparse.Namespace) -> int:
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     for line in grid(plan, states, shutil.get_terminal_size((100, 24)).columns):
         print(line)
-    for sentence in about_code(plan, list(states.values())):
+    for sentence in [*about_excluded(plan.study.exclude), *about_code(plan, list(states.values()))]:
         print(sentence)
     for lack in dict.fromkeys(plan.missing.values()):
         print(f"not in the library yet: {lack}")

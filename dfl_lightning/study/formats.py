@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Sequence
 
 from dfl_lightning.report.statistics import Difference
+from dfl_lightning.study.exclude import of_place
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.table import Table, TableCell
 from dfl_lightning.study.unequal import by_place
@@ -29,7 +30,7 @@ def as_csv(table: Table) -> str:
     out = io.StringIO()
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
-    names += ["seeds_needed", "remark", "seeds", "conditions"]
+    names += ["seeds_needed", "remark", "seeds", "conditions", "excluded"]
     conditions = by_place(table.plan)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -43,7 +44,8 @@ def as_csv(table: Table) -> str:
         ps = [rival and (rival.p_of_t if rival.among else None), rival and rival.p]
         values += [d and d.mean, d and d.low, d and d.high, *ps, d and d.seeds_needed, place.remark]
         seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
-        writer.writerow([*values, seeds, conditions.get((row, column), "")])
+        why = of_place(table.plan.study.exclude, row, column)
+        writer.writerow([*values, seeds, conditions.get((row, column), ""), why])
     return out.getvalue()
 
 

@@ -16,6 +16,7 @@ MARKS = {
     "other code": "≠",
     "missing data": "?",
     "waiting": "·",
+    "excluded": "-",
 }
 """Of each state, in the order of the line that explains them."""
 NONE, ABSENT = "–", "not in library"
@@ -43,7 +44,7 @@ def grid(plan: Plan, states: Mapping[tuple[str, str, int], CellState], width: in
             cells = (text.ljust(widths[column]) for text, column in zip(texts, block, strict=True))
             yield _GAP.join([name.ljust(first), *cells]).rstrip()
         yield ""
-    found = {state.word for state in states.values()}
+    found = {state.word for state in states.values()} | ({"excluded"} if plan.study.exclude else set())
     said = [f"{mark} {word}" for word, mark in MARKS.items() if word in found]
     seeds = f"a mark a seed: {', '.join(map(str, plan.seeds))}" if 1 < len(plan.seeds) <= _MOST_MARKS else ""
     yield _GAP.join([*said, *([f"({seeds})"] if seeds else [])])
@@ -52,9 +53,12 @@ def grid(plan: Plan, states: Mapping[tuple[str, str, int], CellState], width: in
 def _place(plan: Plan, states: Mapping[tuple[str, str, int], CellState], row: str, column: str) -> str:
     if (row, column) in plan.missing:
         return ABSENT
-    words = [states[cell.row, cell.column, cell.seed].word for cell in plan.of(row, column)]
+    if plan.study.is_left_out(row, column):
+        return NONE
+    keys = [(row, column, seed) for seed in plan.seeds]
+    words = ["excluded" if plan.study.is_excluded(*key) else states[key].word for key in keys]
     if len(words) <= _MOST_MARKS:
-        return "".join(MARKS[word] for word in words) or NONE
+        return "".join(MARKS[word] for word in words)
     counts = Counter(words)
     return " ".join(f"{counts[word]}{mark}" for word, mark in MARKS.items() if counts[word])
 

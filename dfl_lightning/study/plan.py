@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.study.exclude import require_cells
 from dfl_lightning.study.resolve import Resolver, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
@@ -95,7 +96,7 @@ class Plan:
         folder: of the study.
         scale: of the rounds, 0 to 1.
         seeds: the study's and those that were added.
-        cells: by row, column and seed.
+        cells: by row, column and seed, without those that the study excludes.
         missing: what the library lacks, by row and column.
         lost: modules of the user's own code that are not found, so that it is not known whether they have changed.
     """
@@ -141,7 +142,8 @@ def make_plan(
         tuned: options that trials have chosen, by row and column; they win over the file's.
 
     Raises:
-        UserError: dfl-fit refuses the settings of a place of the table, which the sentence names.
+        UserError: dfl-fit refuses the settings of a place of the table, which the sentence names; or `exclude` names a
+            cell that the study does not have, or leaves none.
     """
     if not 0 < scale <= 1:
         raise UserError(f"--scale {scale:g}: it is a part of the rounds, more than 0 and at most 1")
@@ -170,6 +172,11 @@ def make_plan(
             cells[row, column, seed] = Cell(row, column, seed, own, folders[name], code=found.code)
     if folder.is_dir():
         resolver.save()
+    require_cells(study.path, study.exclude, cells, list(study.columns), seeds)
+    kept = {key: cell for key, cell in cells.items() if not study.is_excluded(*key)}
+    if cells and not kept:
+        raise UserError(f"{study.path}: exclude: it leaves no cell of the study; remove an entry")
+    cells = kept
     has_validation = bool(cells) and all(_has_validation(cell.config) for cell in cells.values())
     study = replace(study, measure=study.measure.where_validated(has_validation))
     return Plan(study, folder, scale, seeds, cells, missing, tuple(lost))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.study.exclude import Exclusion, read_exclude
 from dfl_lightning.study.measure import Measure, read_measure
 from dfl_lightning.study.tune_block import Tune, read_tune
 from dfl_lightning.utils.errors import UserError, nearest
@@ -17,7 +18,10 @@ from dfl_lightning.utils.yaml_files import read_config
 KIND = "configs/studies"
 """Where the shipped study files are."""
 
-KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "score", "accuracy", "number", "published", "note", "tune")
+KEYS = (
+    *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "accuracy", "number", "published"),
+    *("note", "tune"),
+)
 MISSING = "not_in_library"
 """Key of a row or column that the library has no method or data for: what is missing."""
 
@@ -55,6 +59,7 @@ class Study:
         published: by row and column.
         note: a sentence for every caption.
         tune: options that are looked for before the table is made; None: all are given.
+        exclude: cells that take no part in the table.
     """
 
     name: str
@@ -69,6 +74,7 @@ class Study:
     published: dict[str, dict[str, Published]] = field(default_factory=dict)
     note: str = ""
     tune: Tune | None = None
+    exclude: tuple[Exclusion, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
         """Row and column of every place of the table that has cells."""
@@ -92,6 +98,16 @@ class Study:
             column: of the table.
         """
         return column in self.cells.get(row, {}) and self.cells[row][column] is None
+
+    def is_excluded(self, row: str, column: str, seed: int) -> bool:
+        """Tell whether `exclude` names a cell.
+
+        Args:
+            row: of the table.
+            column: of the table.
+            seed: of the run.
+        """
+        return any(entry.covers(row, column, seed) for entry in self.exclude)
 
     def missing(self, row: str, column: str) -> str:
         """What the library lacks for this row or column; empty if nothing.
@@ -142,6 +158,7 @@ def read_study_file(name: str | Path) -> Study:
         published=_published(path, content.get("published") or {}, rows, columns),
         note=str(content.get("note") or ""),
         tune=read_tune(path, content.get("tune"), rows, columns, seeds),
+        exclude=read_exclude(path, content.get("exclude"), rows, columns),
     )
 
 

@@ -28,6 +28,7 @@ from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
 from dfl_lightning.study.comparable import sentences as about_seeds
+from dfl_lightning.study.exclude import sentences as about_excluded
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
@@ -206,6 +207,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     overall = _overall(plan, compared, measures)
     notes = [
         *_caption(plan, measures),
+        *about_excluded(plan.study.exclude),
         *about_conditions(plan),
         *[without] * bool(without),
         *_too_few_seeds(rivals),
@@ -243,6 +245,8 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: 
         return TableCell({}, published, "–")
     if (row, column) in plan.missing:
         return TableCell({}, published, "not in the library")
+    if not states:
+        return TableCell({}, published, "excluded")
     if any(state.is_broken(measure) for state in states):
         return TableCell({}, published, BROKEN)  # of the other seeds alone a mean would look better
     if values:
