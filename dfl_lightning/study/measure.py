@@ -35,6 +35,11 @@ OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 """How the rounds' numbers become one, and what a caption says of it."""
 EVALUATED = ("val_", "test_", "global_test_", "merged_test_")
 """How columns begin that an evaluation writes; evaluated rounds have all of them."""
+SHARES = {
+    *("neighbour_precision", "neighbour_recall", "matched_precision", "matched_recall", "friend_accuracy"),
+    *("link_density", "link_symmetry", "adversary_links", "adversary_weight", "clipped", "accepted", "kept"),
+}
+"""The columns of policies and monitors that are shares; those of evaluations are known by their names."""
 BETTER = ("higher", "lower")
 KEYS = ("column", "over_rounds", "better")
 
@@ -106,14 +111,21 @@ class Measure:
         return self.key if not self.is_score or self.key.startswith("global_") else self.score.prefix + self.key
 
     @property
+    def is_percent(self) -> bool:
+        """Whether it is a share, which tables print in percent, be it the score or a column."""
+        if self.is_score:
+            return self.score.percent
+        return self.key in SHARES or self.score.is_share(self.key)
+
+    @property
     def factor(self) -> float:
         """What numbers of runs are multiplied by: 100 for percent."""
-        return self.score.factor if self.is_score else 1.0
+        return 100.0 if self.is_percent else 1.0
 
     @property
     def unit(self) -> str:
         """What follows a number, a space and the percent sign or nothing."""
-        return self.score.unit if self.is_score else ""
+        return " %" if self.is_percent else ""
 
     @property
     def points(self) -> str:
@@ -123,7 +135,9 @@ class Measure:
     @property
     def axis(self) -> str:
         """The title of an axis of such numbers."""
-        return self.unit.strip() or (self.score.label if self.is_score else self.name)
+        if not self.is_score:
+            return f"{self.name}, %" if self.unit else self.name
+        return self.unit.strip() or self.score.label
 
     @property
     def about(self) -> str:
@@ -131,7 +145,8 @@ class Measure:
         better = "; the lowest is the best" if self.lower_is_better else ""
         if self.is_score:
             return f"{SCORES[self.key].format(self.score.label)}{', in percent' if self.unit else ''}{better}"
-        return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{better}"
+        percent = ", in percent" if self.unit else ""
+        return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{percent}{better}"
 
     def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
         """The number of a run that is done, in the table's unit; None where it has none, or one that is not finite.
@@ -173,7 +188,8 @@ class Measure:
             rows = [row for row in rows if row.get(self.key)]
         if not any(row.get(self.key) for row in rows):
             return None
-        return float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.key) or math.nan) for row in rows]))
+        over_rounds = OVER_ROUNDS[self.over_rounds][0]
+        return self.factor * float(over_rounds([float(row.get(self.key) or math.nan) for row in rows]))
 
     def check(self, columns: Sequence[str]) -> None:
         """Refuse a number that a run does not have, before it is trained.

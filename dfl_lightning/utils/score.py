@@ -119,6 +119,21 @@ class Score:
             *(f"{split}_{self.name}_{which}" for split in ("val", "test") for which in ("best10", "worst10")),
         )
 
+    def is_share(self, column: str) -> bool:
+        """Tell whether a column of an evaluation is a share, or a spread of shares in the same unit.
+
+        Args:
+            column: of metrics.csv.
+
+        Examples:
+            >>> [Score().is_share(name) for name in ("test_acc_std", "val_f1", "test_acc_variance", "test_loss")]
+            [True, True, False, False]
+        """
+        found = re.fullmatch(
+            r"(?:val|test|global_test|merged_test)_(\w+?)(?:_(?:std|best10|worst10|adversaries))?", column
+        )
+        return found is not None and (found[1] in _SHARES or (self.percent and found[1] == self.name))
+
     @property
     def block(self) -> str:
         """Where summary.json has the numbers of the score: `test_accuracy`, or `test_score`."""

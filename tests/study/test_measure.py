@@ -25,9 +25,9 @@ RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,
     [
         (Measure("test_acc_var", "last"), 0.01),
         (Measure("test_acc_var", "mean"), None),  # of other rounds alone it would look better
-        (Measure("test_acc", "mean"), 2 / 3),
+        (Measure("test_acc", "mean"), 200 / 3),
         (Measure("bytes_received", "sum"), 600.0),
-        (Measure("test_acc", "last"), 0.8),
+        (Measure("test_acc", "last"), 80.0),
         (Measure("nowhere", "last"), None),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
     )
     said = capsys.readouterr().out
     assert "- neighbours: column of metrics.csv, mean over the rounds that have it; the lowest is the best" in said
-    assert "| Gossip | 1.00 ± 0.00 |" in said
+    assert "| Gossip | 1.00 ± 0.00 ≈ |" in said  # two seeds
     [first, *_] = csv.DictReader(io.StringIO(formats.as_csv(table)))
     assert first["measure"] == "bytes_received"
 
@@ -199,3 +199,26 @@ def test_without_a_score_the_last_round_or_validation_decides(planned, pretend):
     assert planned(accuracy=None, base=base, cells=one).study.measure.key == "last"
     assert "chosen on the test data" in make_table(planned(accuracy="acc_best_round")).about
     assert "chosen on the test data" not in make_table(planned()).about
+
+
+@pytest.mark.parametrize(
+    ("column", "rmse", "text"),
+    [
+        ("test_acc", False, "70.00"),
+        ("test_acc_std", False, "70.00"),
+        ("test_acc_worst10", False, "70.00"),
+        ("neighbour_precision", False, "70.00"),
+        ("test_macro_f1", True, "70.00"),
+        ("test_acc_variance", False, "0.700"),
+        ("test_loss", False, "0.700"),
+        ("test_rmse", True, "0.700"),
+        ("neighbours", False, "0.700"),
+    ],
+)
+def test_a_column_that_is_a_share_is_in_percent_as_the_score_is(tmp_path, column, rmse, text):
+    (tmp_path / "metrics.csv").write_text(f"round,{column}\n0,0.7\n")
+    measure = read_measure({"number": column}, "").of_task(Score.read({"task": RMSE} if rmse else {}))
+    value = measure.of({}, tmp_path)
+    assert measure.text(value) == text
+    assert value == pytest.approx(70.0 if text == "70.00" else 0.7)
+    assert (measure.unit, "in percent" in measure.about) == ((" %", True) if text == "70.00" else ("", False))

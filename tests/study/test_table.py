@@ -181,7 +181,7 @@ def test_a_table_of_another_number_than_the_published_ones_is_without_them(fille
     for file in tmp_path.rglob("metrics.csv"):
         file.write_text("round,test_acc,test_acc_std\n0,0.7,0.125\n")
     text = formats.markdown(make_table(plan, Measure("test_acc_std", "last", lower_is_better=True)))
-    assert "| Gossip | **0.125 ± 0.00** | **0.125 ± 0.00** |" in text
+    assert "| Gossip | **12.50 ± 0.00** | **12.50 ± 0.00** |" in text
     assert "\n- without the published numbers, which are no test_acc_std\n" in text
     assert not re.search(r"\[|published, measured|Kendall", text)
     same = make_table(plan, Measure("best_round"))  # the score in another way
