@@ -10,6 +10,7 @@ from dfl_lightning.callbacks import Policy
 from dfl_lightning.checkpoints.history import deciding
 from dfl_lightning.checkpoints.io import FORMAT, run_of
 from dfl_lightning.checkpoints.own_code import CODE, about_changes
+from dfl_lightning.data.fingerprint import changes
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.source_code import hashes_of
@@ -31,6 +32,7 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
         "topology": module.federation.topology.identity(),
         "seed": module.federation.seed,
         "data": trainer.datamodule.describe(),
+        "checksums": trainer.datamodule.fingerprint(),
         "rows": str(module.bank.boundary.rows["models"].dtype),
         "row sets": sorted(module.bank.boundary.rows),
         "reported": module.federation.reported_rows,
@@ -73,8 +75,16 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
             may_fork = key in ("seed", "data", "policies", "config", "topology")
             hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
+    other = changes(saved["checksums"], here["checksums"])
     if trainer.state.fn != "fit":
         _warn_of_other_data(where, saved, here)
+    elif other and trainer.fork:
+        trainer.remarks.append(f"{where}: the {other} of this run are not those of the checkpoint")
+    elif other:
+        raise UserError(
+            f"{where}: the {other} of this run are not those of the checkpoint; restore the data, or --fork starts a "
+            "new run from it"
+        )
     _tell_of_other_code(trainer, where, saved.get(CODE) or {}, hashes_of(module.sources))
     return saved
 
@@ -90,6 +100,13 @@ def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str
                 stacklevel=2,
             )
             return
+    if other := changes(saved["checksums"], here["checksums"]):
+        warnings.warn(
+            f"{where}: the {other} of this evaluation are not those of the checkpoint, so its scores are not those of "
+            "the run's data; restore the data to have them",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _tell_of_other_code(trainer: RunTrainer, where: str | Path, before: dict[str, str], now: dict[str, str]) -> None:

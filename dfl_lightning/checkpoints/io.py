@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ABOUT = {
     **{"metrics": dict, "network": dict, "clients": int, "nodes": int, "seed": int, "data": str, "rows": str},
     **{"row sets": list, "reported": str, "of_server": bool, "policies": dict, "config": dict},
+    "checksums": dict,
 }
 """What a checkpoint says about its run, and the types of that."""
 

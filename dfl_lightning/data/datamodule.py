@@ -192,9 +192,10 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
 
     def notes(self) -> list[str]:
         """Return what a person should know before training: other data than expected, a partition that is not used."""
+        expected = self.expected or (None if self.split is None else (Path(self.split), False))
         found = ""
-        if self.expected is not None:
-            found = difference(self.expected[0], self.client_split, self.source, same_draw=self.expected[1])
+        if expected is not None:
+            found = difference(expected[0], self.client_split, self.source, same_draw=expected[1])
         given, used = self.partition.describe(), self.client_split.partition
         if self.split is None or not self._partition_given or given == used:
             return [found] if found else []
@@ -227,6 +228,10 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
             samples_per_client=self.samples_per_client,
             seed=seed,
         )
+
+    def fingerprint(self) -> dict[str, int]:
+        """Return checksums of the loaded data and of their division among clients, see `fingerprint.NAMES`."""
+        return {**self.source.fingerprint, "division": self.client_split.fingerprint()}
 
     def save_split(self, path: str | Path) -> None:
         """Write `split.npz`, which `split=path` repeats exactly; see `split_file.write_split`."""

@@ -9,11 +9,9 @@ import numpy as np
 
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
-from dfl_lightning.data.split_file import write_split
+from dfl_lightning.data.split_file import origin, write_split
 from dfl_lightning.utils.errors import reason
 from dfl_lightning.utils.files import read_npz
-
-_OF_THE_SOURCE = ("dataset", "num_samples", "num_test_samples")
 
 
 def difference(file: Path, split: Split, source: Source, same_draw: bool) -> str:
@@ -25,20 +23,20 @@ def difference(file: Path, split: Split, source: Source, same_draw: bool) -> str
         source: of this run.
         same_draw: whether clients should have the same samples, too; otherwise only the data set is compared.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        write_split(own := Path(folder) / "split.npz", split, source)
-        now = read_npz(own)
     try:
         then = read_npz(file)
     except (OSError, ValueError) as error:
         return f"{file} cannot be read ({reason(error)}), so that these data are compared with nothing"
-    names = [name for name in now if name in _OF_THE_SOURCE or "crc32" in name]
-    for name in names:
-        if name in then and not _same(then[name], now[name]):
-            return f"these are not the data of {file}: {name} is {now[name]} and was {then[name]}"
+    known = origin(source)
+    for name in known:
+        if name in then and not _same(then[name], known[name]):
+            return f"these are not the data of {file}: {name} is {known[name]} and was {then[name]}"
     if not same_draw:
         return ""
-    for name in (name for name in now if name not in names):
+    with tempfile.TemporaryDirectory() as folder:
+        write_split(own := Path(folder) / "split.npz", split, source)
+        now = read_npz(own)
+    for name in (name for name in now if name not in known):
         if name in then and not _same(then[name], now[name]):
             return (
                 f"clients have other samples than in {file} ({name} differs) though the data are the same; "

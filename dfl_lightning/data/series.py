@@ -119,7 +119,8 @@ class Series(FederatedData):
     def setup(self, stage: str | None = None) -> None:
         """See `FederatedData.setup`; inputs are kept once, as the clients have them."""
         super().setup(stage)
-        self._source = dataclasses.replace(self.source, images=self.clients.images)
+        raw = self.source
+        self._source = dataclasses.replace(raw, images=self.clients.images, checksums=raw.fingerprint)
 
     def load(self) -> Source:
         """Cut the series into samples: inputs float64 [N, C, W], targets [N, horizon x columns], not standardised."""
@@ -146,6 +147,7 @@ class Series(FederatedData):
             0,
             writers=torch.from_numpy(owners),
             writer_names=table.names,
+            words=(*self.value, *self.target),
         )
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:

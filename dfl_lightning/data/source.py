@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dfl_lightning.data.fingerprint import checksum_of
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Source"]
@@ -61,6 +61,10 @@ class Source:
         target_shift: see `target_scale`.
         categories: of the first columns of inputs [N, d], which hold categories, how many there are, 0 included, which
             stands for an unknown one.
+        words: names of columns, categories, classes or characters, where the data set knows them; they count for the
+            fingerprint only.
+        checksums: the fingerprint of the samples as they were read, where inputs have been replaced since; None:
+            none have.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Source:
     target_scale: Tensor | None = None
     target_shift: Tensor | None = None
     categories: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    checksums: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse labels that are no classes, writers without a name, and test samples unlike the training samples."""
@@ -233,11 +239,21 @@ class Source:
             return images, torch.cat([self.labels, self.test_labels])
         return torch.cat([self.images, self.test_images]), torch.cat([self.labels, self.test_labels])
 
-    def fingerprint(self) -> int:
-        """Return the CRC-32 of all targets in their order: tells another order or version of a data set apart."""
-        kind = "<f8" if self.labels.is_floating_point() else "<i8"
-        crc = zlib.crc32(self.labels.numpy().astype(kind).tobytes())
-        return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype(kind).tobytes(), crc)
+    @cached_property
+    def fingerprint(self) -> dict[str, int]:
+        """Checksums of `inputs`, `targets` and `names`: they tell another order or version of a data set apart.
+
+        They are of what was read, before anything is computed from training samples, so every rank, engine and device
+        has the same.
+        """
+        if self.checksums is not None:
+            return self.checksums
+        names = (self.name, self.num_classes, self.writer_names, self.categories, self.words)
+        return {
+            "inputs": checksum_of([self.images, self.test_images], self.scale),
+            "targets": checksum_of([self.labels, self.test_labels, self.target_scale, self.target_shift]),
+            "names": checksum_of([self.writers, self.test_writers, self.strata, self.test_strata], names),
+        }
 
     def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
         """Return `scale` and `shift` that make a sample a network's input, float64.

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from dfl_lightning.data.fingerprint import checksum_of
 from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions.base import Assignment
@@ -62,6 +64,13 @@ class Split:
     target_deviations: np.ndarray | None = None
     client_means: np.ndarray | None = None
     client_deviations: np.ndarray | None = None
+
+    def fingerprint(self) -> int:
+        """Return a checksum of the samples of each client, and of what is done to them before training."""
+        lists = [array.astype(np.int64) for part in (self.train, self.val, self.test) for array in part]
+        done = [a if a is None else a.astype(np.float64) for a in (self.rotation, self.label_map, self.test_label_map)]
+        arrays = [array if array is None else torch.from_numpy(array) for array in (*lists, *done)]
+        return checksum_of(arrays, self.test_official)
 
 
 def draw_split(

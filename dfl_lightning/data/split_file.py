@@ -13,7 +13,7 @@ from dfl_lightning.data.target_counts import target_counts
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import read_npz, write_npz
 
-__all__ = ["read_split", "write_split"]
+__all__ = ["origin", "read_split", "write_split"]
 
 FORMAT = 1
 PARTS = ("train", "val", "test")
@@ -38,13 +38,14 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training samples, the test in the official test set
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
     `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
-    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition`, `format`,
-    and for readers `train_counts`, `target_edges` and `test_counts`, see `target_counts`.
+    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `inputs_crc32`, `targets_crc32`,
+    `names_crc32`, `partition`, `format`, and for readers `train_counts`, `target_edges` and `test_counts`, see
+    `target_counts`.
 
     Args:
         path: of the npz file.
         split: the clients' indices and everything else that is fixed by the partition.
-        source: the data set that the indices count in; its name, size and a checksum of its labels are stored.
+        source: the data set that the indices count in; its name, size and checksums are stored.
     """
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
@@ -55,12 +56,9 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
         value = getattr(split, name)
         arrays[name] = np.empty(0) if value is None else value
     arrays |= target_counts(source, split)
+    arrays |= origin(source)
     arrays |= {
         "test_official": np.array(split.test_official),
-        "dataset": np.array(source.name),
-        "num_samples": np.array(len(source.labels)),
-        "num_test_samples": np.array(source.num_test),
-        "labels_crc32": np.array(source.fingerprint()),
         "partition": np.array(split.partition),
         "format": np.array(FORMAT),
     }
@@ -71,6 +69,20 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
         raise UserError(
             f"{path}: the split cannot be written ({error}); choose another place or free the disk"
         ) from error
+
+
+def origin(source: Source) -> dict[str, np.ndarray]:
+    """Return the arrays of a split file that say which data it divides.
+
+    Args:
+        source: the data set that the indices count in.
+    """
+    return {
+        "dataset": np.array(source.name),
+        "num_samples": np.array(len(source.labels)),
+        "num_test_samples": np.array(source.num_test),
+        **{f"{what}_crc32": np.array(crc) for what, crc in source.fingerprint.items()},
+    }
 
 
 def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
@@ -120,10 +132,10 @@ def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> 
                 f"data.split: {path} divides {source.name} with {expected} {what}, but data has {number}; "
                 f"use the data it was made for or another split"
             )
-    if (crc := int(arrays["labels_crc32"])) != source.fingerprint():
+    if (crc := int(arrays["targets_crc32"])) != (here := source.fingerprint["targets"]):
         raise UserError(
             f"data.split: {path} divides a {source.name} with other labels (CRC-32 {crc}, data has "
-            f"{source.fingerprint()}); use the data it was made for or another split"
+            f"{here}); use the data it was made for or another split"
         )
 
 

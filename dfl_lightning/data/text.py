@@ -121,6 +121,7 @@ class Text(FederatedData):
             writer_names=tuple(texts),
             strata=of[0],
             test_strata=of[1] if tested else None,
+            words=tuple(kept),
         )
 
     def notes(self) -> list[str]:

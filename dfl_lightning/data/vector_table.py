@@ -29,6 +29,7 @@ class VectorTable:
         owners: the client of each row, [N] of any type; None where the file does not say.
         kind: what the targets are.
         categories: number of values of each column of categories.
+        words: names of the columns, and the values of each column of categories, in the order of their numbers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class VectorTable:
     owners: np.ndarray | None = None
     kind: Kind = "numbers"
     categories: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 def place_in(file: str, row: int) -> str:
@@ -163,7 +165,8 @@ def _read_csv(
     owners = None if client is None else np.array([row[at[client]] for row in rows])
     codes = [_codes([row[header.index(column)] for row in rows]) for column in categories]
     found = np.column_stack([*(code for code, _ in codes), _numbers(path, header, rows, inputs)])
-    return VectorTable(path.name, found, predicted, owners, kind, tuple(count for _, count in codes))
+    words = (*header, *(value for _, values in codes for value in values))
+    return VectorTable(path.name, found, predicted, owners, kind, tuple(len(values) for _, values in codes), words)
 
 
 def _read_npz(path: Path, client: str | None, kind: Kind) -> VectorTable:
@@ -190,10 +193,10 @@ def _read_npz(path: Path, client: str | None, kind: Kind) -> VectorTable:
     return VectorTable(path.name, x, y, owners, kind)
 
 
-def _codes(values: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Numbers of the values in their alphabetical order, from 1 on, 0 for an empty one, [N]; and how many there are."""
+def _codes(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Number the values in their alphabetical order, from 1 on, 0 for an empty one: return numbers [N] and values."""
     names = {name: number for number, name in enumerate(sorted(set(values) - {""}), 1)}
-    return np.array([names.get(value, 0) for value in values], np.float64), len(names)
+    return np.array([names.get(value, 0) for value in values], np.float64), list(names)
 
 
 def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:

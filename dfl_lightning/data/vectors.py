@@ -103,10 +103,12 @@ class Vectors(FederatedData):
             found, numbers = np.unique(table.owners, return_inverse=True)
             names, writers = tuple(map(str, found)), torch.from_numpy(numbers.astype(np.int64))
         about: dict[str, Any] = {"writers": writers, "writer_names": names}
+        about["words"] = table.words
         about["categories"] = tuple(1 + count for count in table.categories)
         images = torch.from_numpy(table.inputs.astype(np.float64))
         if table.kind == "classes":
             classes, numbers = np.unique(table.targets, return_inverse=True)
+            about["words"] += tuple(map(str, classes))
             return Source(table.name, images, torch.from_numpy(numbers.astype(np.int64)), len(classes), **about)
         if table.kind == "labels":
             return Source(table.name, images, _labels(table), 0, **about)

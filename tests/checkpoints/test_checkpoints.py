@@ -1,5 +1,6 @@
 """Checkpoint files: written whole or not at all, read without running their code, refused where they do not fit."""
 
+import dataclasses
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import torch
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints.io import FORMAT, AtomicCheckpointIO, read_checkpoint, rounds_in
+from dfl_lightning.data import Digits
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
@@ -31,6 +33,7 @@ def kept(read_only_run):
 ABOUT = {
     **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
     **{"row sets": ["models"], "reported": "models", "of_server": False, "policies": {}, "config": {}},
+    "checksums": {},
 }
 
 
@@ -254,6 +257,26 @@ def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeyp
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
     run.fit(last(saved), fork=True)
     assert run.module.bank.boundary.round == 6
+
+
+def test_changed_inputs_are_refused_and_said_of_forks_and_evaluations(kept, small_run, monkeypatch):
+    load = Digits.load
+
+    def rescaled(data):
+        source = load(data)
+        return dataclasses.replace(source, images=source.images * torch.arange(1, 9))  # by columns
+
+    monkeypatch.setattr(Digits, "load", rescaled)
+    sentence = "the inputs of this run are not those of the checkpoint"
+    with pytest.raises(UserError, match=f"{sentence}; restore the data, or --fork"):
+        small_run(6).fit(last(kept))
+    fork = small_run(4, data={"split": str(kept.folder / "split.npz")})
+    fork.fit(last(kept), fork=True)
+    assert [remark for remark in fork.trainer.remarks if sentence in remark]
+    assert "inputs_crc32" in " ".join(fork.data.notes())
+    other = small_run(4)
+    with pytest.warns(UserWarning, match="the inputs of this evaluation are not those of the checkpoint"):
+        other.trainer.test(other.module, datamodule=other.data, ckpt_path=last(kept))
 
 
 @pytest.mark.parametrize("what", OTHER_RUNS)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from dfl_lightning.data import Source
+from dfl_lightning.data.fingerprint import checksum_of
 from dfl_lightning.utils.errors import UserError
 
 
@@ -28,10 +29,8 @@ def test_inputs_without_channels_are_normalised_as_a_whole():
 
 def test_the_fingerprint_knows_the_order_of_the_labels():
     images = torch.zeros(3, 1, 1, 1)
-    prints = {
-        Source("S", images, torch.tensor(labels), 3).fingerprint() for labels in ([0, 1, 2], [1, 0, 2], [0, 1, 1])
-    }
-    assert len(prints) == 3
+    sources = [Source("S", images, torch.tensor(labels), 3) for labels in ([0, 1, 2], [1, 0, 2], [0, 1, 1])]
+    assert len({source.fingerprint["targets"] for source in sources}) == 3
 
 
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
@@ -111,3 +110,41 @@ def test_a_deviation_that_overflows_is_no_number(numbers):
 def test_a_constant_image_keeps_its_scale():
     scale, shift = Source("S", torch.full((4, 2), 3.0), torch.zeros(4, dtype=torch.int64), 1).affine(normalise=True)
     assert (float(scale), float(shift)) == (1, -3)
+
+
+SOURCE = {
+    "images": torch.arange(12.0).reshape(4, 3),
+    "labels": torch.tensor([0, 1, 2, 0]),
+    "test_images": torch.ones(2, 3),
+    "test_labels": torch.tensor([1, 2]),
+    "writers": torch.tensor([0, 0, 1, 1]),
+    "writer_names": ("ann", "bob"),
+    "categories": (3,),
+    "words": ("red", "blue"),
+}
+CHANGED = {
+    "images": ("inputs", SOURCE["images"] * torch.tensor([1.0, 2.0, 1.0])),
+    "test_images": ("inputs", SOURCE["test_images"] * torch.tensor([1.0, 1.0, -1.0])),
+    "labels": ("targets", SOURCE["labels"].flip(0).roll(1)),
+    "test_labels": ("targets", SOURCE["test_labels"].flip(0)),
+    "writers": ("names", 1 - SOURCE["writers"]),
+    "writer_names": ("names", ("bob", "ann")),
+    "categories": ("names", (4,)),
+    "words": ("names", ("rot", "blue")),
+}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_the_fingerprint_covers_every_part_of_the_data(field):
+    what, other = CHANGED[field]
+    before = Source("S", num_classes=3, **SOURCE).fingerprint
+    after = Source("S", num_classes=3, **{**SOURCE, field: other}).fingerprint
+    assert {key for key in before if before[key] != after[key]} == {what}
+
+
+def test_a_checksum_does_not_depend_on_the_layout_in_memory(monkeypatch):
+    values = torch.arange(600.0).reshape(20, 30)
+    monkeypatch.setattr("dfl_lightning.data.fingerprint._BYTES", 500)  # several blocks
+    assert checksum_of([values]) == checksum_of([values.T.contiguous().T])
+    assert checksum_of([values]) != checksum_of([values.flip(0)])
+    assert checksum_of([values]) != checksum_of([values.reshape(30, 20)])
