@@ -52,6 +52,10 @@ OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """What a run writes before its first round is complete, and whenever it saves."""
 
 
+_COUNTS = "rounds in files"
+"""The key of a checkpoint under which it says how many rounds each file had."""
+
+
 class RunFolder(RunTables, RoundCallback):
     """Writes `runs/<name>/<time>/` and offers the same as arrays; a run has its folder for itself while it writes.
 
@@ -76,6 +80,7 @@ class RunFolder(RunTables, RoundCallback):
         self._commands: list[dict[str, str]] = []
         self._has_new_columns = False
         self._source: Path | None = None  # the run folder that this fit goes on from
+        self._saved: dict[str, int] = {}  # rounds in each file when the checkpoint of this fit was saved
         self._began: tuple[int, bool] | None = None  # where this fit started
         self._lock = FolderLock()
         self._made = False  # whether this fit made the folder
@@ -208,25 +213,64 @@ class RunFolder(RunTables, RoundCallback):
 
     def _read_earlier_rounds(self, boundary: Boundary) -> None:
         """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
-        self._rows, self._extra, self._evaluations = [], [], {}
+        done = boundary.round if boundary.closed else boundary.round - 1
+        expected = self._saved or self._counts(boundary)  # without a checkpoint, this process has its own rounds
+        self._rows, self._extra, self._evaluations, self._saved = [], [], {}, {}
         for table in self._kept.values():
             table.rounds = {}
         self._commands = []
         if self._source is None:
             return
-        done = boundary.round if boundary.closed else boundary.round - 1
         rows = read_metrics(self._source / "metrics.csv")
         self._extra = sorted({c for row in rows for c in row} - set(columns_of(self._score.name)))
         self._rows = [row for row in rows if int(row["round"]) < done]
-        _refuse_lost_rows(self._source / "metrics.csv", self._rows, boundary.round)
         evaluations = read_rounds(self._source / "clients.npz", "rounds")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
         for table in self._kept.values():
             table.read(self._source, boundary.round)
         if self._source == self.path:
             self._commands = read_commands(self.path / COMMANDS, boundary.round)
+        self._check_nothing_is_lost(expected, boundary)
+        if self._source == self.path:
             remove_unfinished(self.path)
             self._set_aside(rows[len(self._rows) :], boundary.round)
+
+    def _counts(self, boundary: Boundary) -> dict[str, int]:
+        """Count what each file has of the rounds up to the boundary: a resume finds as much, or something is lost."""
+        done = boundary.round if boundary.closed else boundary.round - 1
+        found = {
+            "metrics.csv": sum(int(row["round"]) < done for row in self._rows),
+            "clients.npz": sum(round < done for round in self._evaluations),
+            COMMANDS: len(self._commands),
+        }
+        for table in self._kept.values():
+            rounds = sum(round < boundary.round for round in table.rounds)
+            found[table.file] = min(rounds, 1) if isinstance(table, Comparisons) else rounds  # which are thinned later
+        return found
+
+    def _check_nothing_is_lost(self, expected: Mapping[str, int], boundary: Boundary) -> None:
+        """Refuse to continue files that lack rounds; a fork has other files, and says which rounds they lack.
+
+        The last round's row is no loss, since it is made again from the checkpoint.
+
+        Raises:
+            UserError: names the first such file.
+        """
+        found = self._counts(boundary)
+        rows = [int(row["round"]) for row in self._rows]
+        if boundary.closed and (not rows or rows[-1] < boundary.round - 1):
+            found["metrics.csv"] += 1
+        forks = self._source != self.path
+        for name in (name for name in expected if found[name] < expected[name] and not (forks and name == COMMANDS)):
+            if name == "metrics.csv" and rows and rows[-1] + 1 < boundary.round - boundary.closed:
+                why = f"it ends with the row of round {rows[-1]}, and the checkpoint is of {boundary.round} rounds"
+                raise damaged(Path(f"{self._source}/{name}"), why)  # a fork would have a gap in the middle
+            file, what = f"{self._source}/{name}", "lines" if name == COMMANDS else "rounds"
+            sentence = f"{file} is lost" if not Path(file).is_file() else f"{file} has lost some of its {what}"
+            if not forks:
+                remedy = "restore it, or --fork starts a new run from the checkpoint, without them"
+                raise UserError(f"{sentence}, and the run cannot go on without gaps in it; {remedy}")
+            self._trainer.remarks.append(f"{sentence}, so this run does not have them either")
 
     def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
         """Move rows, arrays and checkpoints of another continuation to `superseded/`."""
@@ -286,6 +330,11 @@ class RunFolder(RunTables, RoundCallback):
         if self.is_open and trainer.is_global_zero:
             self._write_arrays(pl_module.bank.boundary.round)
             sync_file(self._file("metrics.csv"))
+            checkpoint[_COUNTS] = self._counts(pl_module.bank.boundary)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note how many rounds each file had when the checkpoint was saved."""
+        self._saved = dict(checkpoint.get(_COUNTS) or {})
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the arrays and the summary."""
@@ -331,6 +380,8 @@ class RunFolder(RunTables, RoundCallback):
         boundary = module.bank.boundary
         self._write_arrays(boundary.round)
         self.summary = summarise(trainer, module, status, reason)
+        if self._rows and (first := int(self._rows[0]["round"])):
+            self.summary["first_row"] = first  # of a fork of a run whose earlier rows are lost
         former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
         if _numbers(self.summary) == _numbers(former):
             self.summary = former  # nothing was done since; its seconds are those of the rounds
@@ -406,13 +457,6 @@ def _who(clients: torch.Tensor) -> np.ndarray:
 def _numbers(summary: dict[str, Any]) -> dict[str, Any]:
     """What came of the rounds; what decides between runs of a task is not among it, which older folders do not say."""
     return {key: value for key, value in summary.items() if key not in (*OF_THE_PROCESS, "task")}
-
-
-def _refuse_lost_rows(table: Path, rows: list[dict[str, str]], done: int) -> None:
-    """A table that ends long before the checkpoint; the last round's row, only, is made again from that."""
-    there = int(rows[-1]["round"]) + 1 if rows else 0
-    if table.is_file() and there < done - 1:
-        raise damaged(table, f"it has the rows of {there} rounds, and the checkpoint is of {done}")
 
 
 def _refuse_links(run: Path) -> None:

@@ -122,7 +122,7 @@ def damaged(path: Path, why: str) -> UserError:
         path: of the file.
         why: the reason, in a few words.
     """
-    return UserError(f"{path}: damaged ({why}); restore it, or move it away and go on without it")
+    return UserError(f"{path}: damaged ({why}); restore it, or move it away: reports and --fork do without it")
 
 
 def read_rounds(path: Path, key: str) -> dict[int, dict[str, np.ndarray]]:

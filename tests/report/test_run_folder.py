@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import json
 import os
 import random
@@ -622,9 +623,32 @@ def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(
         small_run(5).fit(last, fork=fork)
     assert contents(folder.parent) == before
     file.unlink()
+    forked = small_run(5).fit(last, fork=True)
+    assert [row["round"] for row in rows(forked.folder)] == ["3", "4"]
+    assert json.loads((forked.folder / "summary.json").read_text())["first_row"] == 3
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "clients.npz", "dropouts.npz"])
+def test_a_lost_file_is_refused_by_name_and_a_fork_says_it(four_rounds, small_run, tmp_path, name):
+    folder = tmp_path / four_rounds.relative_to(four_rounds.parents[2])
+    shutil.copytree(four_rounds, folder)
+    last, file = folder / "checkpoints" / "last.ckpt", folder / name
+    whole = file.read_bytes()
+    file.unlink()
+    before = contents(folder.parent)
+    with pytest.raises(UserError, match=rf"{name} is lost, and .*; restore it, or --fork"):
+        small_run(5).fit(last)
+    assert contents(folder.parent) == before
+    fork = small_run(5).fit(last, fork=True)
+    assert [remark for remark in fork.trainer.remarks if f"{name} is lost" in remark]
+    if name == "clients.npz":  # an earlier copy of it
+        arrays_then = {key: array[:2] for key, array in np.load(io.BytesIO(whole)).items()}
+        np.savez(file, **arrays_then)
+        with pytest.raises(UserError, match="has lost some of its rounds"):
+            small_run(5).fit(last)
+    file.write_bytes(whole)
     resumed = small_run(5).fit(last)
-    assert resumed.folder == folder
-    assert [row["round"] for row in rows(folder)] == ["3", "4"]
+    assert [row["round"] for row in rows(resumed.folder)] == list("01234")
 
 
 def test_rounds_may_be_missing_only_where_that_is_said(tmp_path):
@@ -686,7 +710,7 @@ def test_a_bit_that_changes_in_the_arrays_of_a_run_is_refused_or_changes_nothing
 def test_damaged_files_of_a_run_are_named(tmp_path, content):
     file = tmp_path / "clients.npz"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"clients\.npz: damaged .*restore it, or move it away and go on without it"):
+    with pytest.raises(UserError, match=r"clients\.npz: damaged .*restore it, or move it away: reports"):
         tables.read_npz(file)
     table = tmp_path / "metrics.csv"
     table.write_bytes(b"round,seconds\n0,1\n" + content)
