@@ -23,6 +23,7 @@ from dfl_lightning.study.measure import BETTER, OVER_ROUNDS, SCORES, Measure, me
 from dfl_lightning.study.of_code import about_code, by_reason
 from dfl_lightning.study.other_code import SET_ASIDE, accept
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, make_plan
+from dfl_lightning.study.reach import read_reach
 from dfl_lightning.study.settings import overridden
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
@@ -112,6 +113,8 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
             one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv in place of the score")
+            help = "rounds, and bytes received, until the mean test score is 90 (%%) or whatever value is given"
+            one.add_argument("--reach", metavar="90", type=float, help=help)
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
             one.add_argument(
@@ -318,7 +321,8 @@ def status(words: argparse.Namespace) -> int:
 
 def table(words: argparse.Namespace) -> int:
     """The table in one of the formats."""
-    measure = measure_of(words.accuracy, words.number, words.over_rounds, words.better, words.score)
+    reach = None if words.reach is None else read_reach(words.reach)
+    measure = measure_of(words.accuracy, words.number, words.over_rounds, words.better, words.score, reach)
     _, plan = _plan(words)
     _print_table(plan, measure, words.format, words.out)
     return 0

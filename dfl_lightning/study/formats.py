@@ -11,6 +11,7 @@ from dfl_lightning.study.exclude import of_place
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.table import Table, TableCell
 from dfl_lightning.study.unequal import by_place
+from dfl_lightning.utils.memory import size
 
 
 def markdown(table: Table) -> str:
@@ -30,7 +31,7 @@ def as_csv(table: Table) -> str:
     out = io.StringIO()
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
-    names += ["seeds_needed", "remark", "seeds", "conditions", "excluded"]
+    names += ["seeds_needed", "remark", "seeds", "conditions", "excluded", "done", "bytes_until"]
     conditions = by_place(table.plan)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -45,8 +46,14 @@ def as_csv(table: Table) -> str:
         values += [d and d.mean, d and d.low, d and d.high, *ps, d and d.seeds_needed, place.remark]
         seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
         why = of_place(table.plan.study.exclude, row, column)
-        writer.writerow([*values, seeds, conditions.get((row, column), ""), why])
+        writer.writerow([*values, seeds, conditions.get((row, column), ""), why, *_reaching(place)])
     return out.getvalue()
+
+
+def _reaching(place: TableCell) -> list[float | int | None]:
+    """Return the seeds that are done and the mean bytes until the value, of a table of `--reach`."""
+    received = list(place.bytes.values())
+    return [place.asked or None, sum(received) / len(received) if received else None]
 
 
 def latex(table: Table) -> str:
@@ -76,8 +83,8 @@ def _cell(
     rival = table.rivals.get((row, column))
     if rival is not None and rival.sign:
         text += plain(f" {rival.sign}")
-    if place.values and len(place.values) < len(table.plan.seeds):
-        text += f" (n = {len(place.values)})"
+    seeds = place.seeds_in_words(len(table.plan.seeds))
+    text += f" {seeds}" if seeds else ""
     if place.published is not None:
         gap = "" if place.mean is None else f", {signed(place.mean - place.published.mean, measure)}"
         text += plain(f" [{measure.text(place.published.mean)}{gap}]")
@@ -85,7 +92,7 @@ def _cell(
 
 
 def number(place: TableCell, measure: Measure) -> str:
-    """Mean and standard deviation; empty where there is none.
+    """Write mean and standard deviation, and the bytes received until a value was reached; empty where there is none.
 
     Args:
         place: of the table.
@@ -99,7 +106,8 @@ def number(place: TableCell, measure: Measure) -> str:
     if place.mean is None:
         return ""
     mean = measure.text(place.mean)
-    return mean if place.sd is None else f"{mean} ± {measure.text(place.sd)}"
+    received = f", {size(sum(place.bytes.values()) / len(place.bytes))}" if place.bytes else ""
+    return f"{mean}{received}" if place.sd is None else f"{mean} ± {measure.text(place.sd)}{received}"
 
 
 def _differences(table: Table) -> list[list[str]]:

@@ -261,6 +261,7 @@ def measure_of(
     over_rounds: str | None = None,
     better: str | None = None,
     way: str | None = None,
+    reach: Measure | None = None,
 ) -> Measure | None:
     """What the options of `dfl-study table` name; None: what the study compares.
 
@@ -270,11 +271,12 @@ def measure_of(
         over_rounds: `--over-rounds`, of a column.
         better: `--better`, of a column.
         way: `--score`.
+        reach: `--reach`.
 
     Raises:
-        UserError: two of score, accuracy and number, an option of a column without one, or an unknown score.
+        UserError: two of score, accuracy, number and reach, an option of a column without one, or an unknown score.
     """
-    given = {"--score": way, "--accuracy": name, "--number": column}
+    given = {"--score": way, "--accuracy": name, "--number": column, "--reach": reach}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UserError(f"a table compares {' or '.join(named)}, not both")
@@ -284,7 +286,7 @@ def measure_of(
         return Measure(column, over_rounds or "last", better == "lower", by_task=better is None)
     if way is not None:
         return score(way, "--score")
-    return None if name is None else accuracy(name, "--accuracy")
+    return reach if name is None else accuracy(name, "--accuracy")
 
 
 def score(name: Any, where: str) -> Measure:

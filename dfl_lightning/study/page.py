@@ -194,8 +194,8 @@ def _cell(table: Table, row: str, column: str) -> str:
         text = measure.text(place.mean)
         sign = f" <span class='sign'>{rival.sign}</span>" if rival is not None and rival.sign else ""
         shown = f"{f'<b>{text}</b>' if best else text}{around}{sign}"
-        if len(place.values) < len(table.plan.seeds):
-            shown += f" <i>(n = {len(place.values)})</i>"
+        seeds = place.seeds_in_words(len(table.plan.seeds))
+        shown += f" <i>{seeds}</i>" if seeds else ""
     if place.published is not None:
         gap = "" if place.mean is None else f" ({signed(place.mean - place.published.mean, measure)})"
         shown += f"<small class='published'>◇ {measure.text(place.published.mean)}{gap}</small>"

@@ -139,7 +139,8 @@ def _row(table: Table, row: str, column: str) -> dict[str, Any]:
         around = "" if place.sd is None else f" ± {text(place.sd)}"
         found |= {"measured": place.mean, "low": low, "high": high, "mean ± sd": f"{text(place.mean)}{around}"}
         found |= {"best": table.is_best(row, column), "seeds": ", ".join(map(str, place.values))}
-        found["sign"] = "" if rival is None else rival.sign
+        seeds = place.seeds_in_words(len(table.plan.seeds)) if place.asked else ""
+        found["sign"] = " ".join(word for word in ("" if rival is None else rival.sign, seeds) if word)
     if place.published is not None:
         mean, sd = place.published.mean, place.published.sd
         found |= {"published": mean, "published_low": mean - (sd or 0.0), "published_high": mean + (sd or 0.0)}

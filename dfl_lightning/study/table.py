@@ -33,6 +33,7 @@ from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
+from dfl_lightning.study.reach import RoundsToReach, partly_reached, require_one_score
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.unequal import sentences as about_conditions
 from dfl_lightning.utils.score import Score
@@ -53,11 +54,35 @@ class TableCell:
         values: the number by seed, of the cells that are done, in the unit of the table.
         published: the paper's number.
         remark: why there is no number.
+        asked: seeds that are done, where some of them may not reach a value; 0 of any other number.
+        bytes: what a client received until the value was reached, by seed.
     """
 
     values: dict[int, float]
     published: Published | None
     remark: str = ""
+    asked: int = 0
+    bytes: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def is_partly_reached(self) -> bool:
+        """Whether some seeds reach the value and others do not."""
+        return 0 < len(self.values) < self.asked
+
+    def seeds_in_words(self, planned: int) -> str:
+        """Say how many seeds a number is of, where it is not of all.
+
+        Args:
+            planned: seeds of the table.
+
+        Examples:
+            >>> TableCell({0: 3.0}, None, asked=2).seeds_in_words(3), TableCell({0: 3.0}, None).seeds_in_words(3)
+            ('(1 of 2 seeds)', '(n = 1)')
+        """
+        if self.is_partly_reached:
+            return f"({len(self.values)} of {self.asked} seeds)"
+        number = self.asked or len(self.values)
+        return f"(n = {number})" if 0 < number < planned else ""
 
     @cached_property
     def mean(self) -> float | None:
@@ -191,6 +216,8 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     done = [state for state in states.values() if state.is_done]
     measures = _measures(plan, done, measure)
+    if isinstance(measure, RoundsToReach):
+        require_one_score(measure.target, {state.cell.column: state.score for state in done})
     places = {
         (row, column): _place(
             plan, row, column, [states[c.row, c.column, c.seed] for c in plan.of(row, column)], measures[column]
@@ -199,9 +226,10 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         for column in plan.study.columns
     }
     apart = list(unlike(done, list(plan.study.rows)))
-    compared = _compared(plan, places, measures)
+    whole = {key: replace(place, values={}) if place.is_partly_reached else place for key, place in places.items()}
+    compared = _compared(plan, whole, measures)
     rivals = {
-        key: rival for c, found in compared.items() for key, rival in _rivals(c, found.best, places, apart).items()
+        key: rival for c, found in compared.items() for key, rival in _rivals(c, found.best, whole, apart).items()
     }
     agreements = _agreements(plan, compared)
     overall = _overall(plan, compared, measures)
@@ -215,7 +243,8 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_versions(done),
         *about_code(plan, list(states.values())),
         *sentences(apart),
-        *about_seeds(compared, {key: place.values for key, place in places.items()}),
+        *about_seeds(compared, {key: place.values for key, place in whole.items()}),
+        *partly_reached((key, len(place.values), place.asked) for key, place in places.items()),
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
         *_attacked(done),
@@ -249,6 +278,12 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: 
         return TableCell({}, published, "excluded")
     if any(state.is_broken(measure) for state in states):
         return TableCell({}, published, BROKEN)  # of the other seeds alone a mean would look better
+    if isinstance(measure, RoundsToReach):
+        tried = [s for s in states if s.is_done and measure.has_score(s.summary, s.run)]
+        if tried:
+            return _reached(tried, values, measure)
+        if any(state.is_done for state in states):
+            return TableCell({}, published, "no test score")
     if values:
         return TableCell(values, published)
     if any(state.is_done for state in states):
@@ -256,6 +291,12 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: 
     words = Counter(state.word for state in states)
     word = next((w for w in UNDONE if words[w]), "waiting")
     return TableCell({}, published, word)
+
+
+def _reached(states: list[CellState], values: dict[int, float], measure: RoundsToReach) -> TableCell:
+    found = {state.cell.seed: measure.bytes_until(state.summary, state.run) for state in states}
+    received = {seed: number for seed, number in found.items() if number is not None}
+    return TableCell(values, None, "" if values else "not reached", len(states), received)
 
 
 def _compared(
