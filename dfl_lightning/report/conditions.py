@@ -7,8 +7,11 @@ from typing import Any
 
 from dfl_lightning.report.differences import differing, words
 
-OF_METHODS = ("selection", "objective", "prediction")
+TRAINING = ("selection", "objective", "prediction")
 """Policies that can train. What their options named `...epochs` and `...steps` train is a condition."""
+
+SECOND_MODELS = ("APFL", "Ditto")
+"""Objectives that train a personal model in addition to the one that is mixed, for as long as it."""
 
 COMPRESSIONS = ("CHOCO", "QSGD", "TopK")
 """Outgoing policies that are a method too; all others, attacks and noise, are conditions."""
@@ -142,8 +145,10 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _work(config: Mapping[str, Any]) -> Iterator[str]:
     """Name what options of the method train in addition to the local work."""
-    for group in OF_METHODS:
+    for group in TRAINING:
         for policy in _policies(config.get(group)):
+            if _class_name(policy) in SECOND_MODELS:
+                yield f"{_class_name(policy)}'s personal models"
             arguments = (policy.get("init_args") or {}) if isinstance(policy, Mapping) else {}
             for key, value in arguments.items():
                 if key.endswith(("epochs", "steps")) and value is not None:

@@ -54,6 +54,7 @@ def changed(path, value):
             {"class_path": "x.DPFL", "init_args": {"initial_epochs": 10}},
             ("further training", ["–", "DPFL initial_epochs = 10"]),
         ),
+        ("objective", {"class_path": "x.Ditto"}, ("further training", ["–", "Ditto's personal models"])),
     ],
 )
 def test_each_condition_is_found_alone(path, value, expected):
@@ -70,7 +71,8 @@ def test_each_condition_is_found_alone(path, value, expected):
         ("topology", "server"),
         ("topology", "el_local"),
         ("outgoing", {"class_path": "x.TopK"}),
-        ("objective", {"class_path": "x.Ditto", "init_args": {"lam": 0.75, "personal_epochs": None}}),
+        ("objective", {"class_path": "x.FedProx", "init_args": {"mu": 0.2, "personal_epochs": None}}),
+        ("aggregation", {"class_path": "x.Metropolis", "init_args": {"steps": 4}}),
     ],
 )
 def test_methods_seeds_and_folders_are_no_conditions(path, value):
