@@ -52,3 +52,22 @@ def test_topologies_carry_no_number_of_clients(name):
     if file.suffix == ".yaml":
         assert "n" not in (yaml.safe_load(file.read_text()).get("args") or {})
         assert file.read_text().startswith("# ")
+
+
+OF_ALL = {
+    "local_epochs": 5,
+    "batch_size": 16,
+    "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.05, "momentum": 0.9}},
+    "finetune_epochs": 1,
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_training_is_that_of_all_configs_or_the_head_says_why(name):
+    text = CONFIGS[name].read_text()
+    model = yaml.safe_load(text)["model"]
+    training = {key: value for key, value in model.items() if key in OF_ALL or key in ("local_steps", "lr_scheduler")}
+    head = text.split("seed_everything")[0].splitlines()
+    reasons = [line for line in head if line.startswith("# Training: ")]
+    assert (training == OF_ALL) != bool(reasons)
+    assert all(line.endswith(".") and len(line) <= 140 for line in reasons)
