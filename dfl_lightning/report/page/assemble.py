@@ -21,11 +21,12 @@ from dfl_lightning.report.page.grid import columns, in_fours
 from dfl_lightning.report.page.limits import detailed, left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
+from dfl_lightning.report.page.said import qualified
 from dfl_lightning.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.report.page.sections import GROUPS, Figure, described, figures, heading
 from dfl_lightning.report.page.settings import configs, settings_section
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
-from dfl_lightning.report.page.verdict import and_, lines, not_compared, sentences
+from dfl_lightning.report.page.verdict import and_, lines, not_compared
 from dfl_lightning.utils.words import counted
 
 _SAVE = "".join(
@@ -167,7 +168,7 @@ def _count(methods: Sequence[Method]) -> str:
 
 def _lead(methods: Sequence[Method]) -> str:
     main = largest_comparison(methods)
-    words, aside = sentences(main, brief=True), not_compared(main)
+    words, aside = qualified(main, brief=True), not_compared(main)
     warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
     first, *rest = words[1:] if warning else words
     several = len({method.task for method in methods}) > 1
@@ -186,7 +187,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         found, where = lines(of_task), heading(of_task, methods)
         if len(tasks) > 1:
             parts.append(f"<h3>{escape(where)}</h3>")
-        words, brief = (" ".join(sentences(of_task, brief=brief)) for brief in (False, True))
+        words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
         said = f"<p class='say'>{escape(words)}</p>"
         table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
         parts += [table, said * (words != brief)] if leads and task == led else [said, table]
