@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.report.method_names import base_name, is_local
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.setting_words import in_names
+from dfl_lightning.report.tested import tested_data
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.source_code import UNKNOWN
 
@@ -78,18 +78,8 @@ def tested_on(run: Run) -> str:
     Runs are compared only where this word is the same. It is computed once for a run.
     """
     if run not in _TESTED_ON:
-        _TESTED_ON[run] = _tested_on(run.split)
+        _TESTED_ON[run] = tested_data(run.split)
     return _TESTED_ON[run]
-
-
-def _tested_on(split: Mapping[str, np.ndarray]) -> str:
-    if "test_indices" not in split:
-        return ""
-    digest = hashlib.sha256()
-    for name in ("test_indices", "test_offsets", "rotation", "label_map", "test_label_map", "dataset", "test_official"):
-        array = split.get(name, np.empty(0))
-        digest.update(f"{name} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def find_methods(

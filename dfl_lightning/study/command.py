@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
             one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv in place of the score")
-            help = "rounds, and bytes received, until the mean test score is 90 (%%) or whatever value is given"
+            help = "rounds and bytes until the mean test score is 90 (%%)"
             one.add_argument("--reach", metavar="90", type=float, help=help)
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")

@@ -136,13 +136,21 @@ def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
         return
     for column, found in rivals.items():
         undecided = [row for row, rival in found.items() if rival.is_undecided]
-        alone = [row for row in found if row not in judged[column]]
         here, best = f"In {column} " * several, table.best[column]
+        seeds = table.places[best, column].values.keys()
+        other = [
+            row
+            for row, rival in found.items()
+            if not rival.difference and seeds & table.places[row, column].values.keys()
+        ]
+        alone = [row for row in found if row not in judged[column] and row not in other]
         if undecided:
             yield _capital(f"{here}the seeds do not tell {enumerated(undecided)} from the best row, {best}.")
         if alone:
             few = f"fewer than two seeds are paired with those of the best row, {best}"
             yield _capital(f"{here}there is no verdict on {enumerated(alone)}: {few}.")
+        if other:
+            yield _capital(f"{here}there is no verdict on {enumerated(other)}: tested on other samples than {best}.")
 
 
 def _compared(table: Table, columns: Sequence[str]) -> str:

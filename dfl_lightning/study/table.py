@@ -313,7 +313,7 @@ def _rivals(
     pairs: dict[tuple[str, str], bool] = {}  # whether they can be paired
     for (row, where), place in places.items():
         if where == column and row != best and place.values:
-            broken = any(u.in_split and u.row in (row, best) and column in u.columns for u in apart)
+            broken = any(not u.is_compared and u.row in (row, best) and column in u.columns for u in apart)
             pairs[row, column] = not broken and bool(place.values.keys() & places[best, column].values.keys())
     rows = 1 + sum(pairs.values())
     found = {

@@ -88,13 +88,15 @@ def in_this_process():
     return cells_here.in_this_process
 
 
-def leave_a_run(cell, accuracy=None, split=0, status="finished", **summary):
+def leave_a_run(cell, accuracy=None, tested=0, trained=(1, 2, 3), status="finished", **summary):
+    """Leave the files of a run of one client; `tested` is its only test sample, `trained` are its training samples."""
     run = cell.folder / "run" / "2026-01-01_00-00-00"
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "checkpoints" / "last.ckpt").write_bytes(b"")
     (run / "metrics.csv").write_text("round\n" + "0\n" * cell.rounds)
     (cell.folder / CONFIG).write_text(f"# dfl_lightning 0.1.0, commit abc\n{config_text(cell.config)}")
-    np.savez(run / "split.npz", train=np.array([split]))
+    train = {"train_indices": np.array(trained), "train_offsets": np.array([0, len(trained)])}
+    np.savez(run / "split.npz", test_indices=np.array([tested]), test_offsets=np.array([0, 1]), **train)
     about = {"status": status, "rounds": cell.rounds, "seconds": {"rounds": 8.0}, "versions": {"torch": "2.9"}}
     accuracies = {} if accuracy is None else {"acc_last": accuracy, "acc_best_val": None}
     (run / "summary.json").write_text(json.dumps({**about, "test_accuracy": accuracies, **summary}))

@@ -56,7 +56,7 @@ def test_excluded_cells_are_in_no_number_and_in_every_caption(planned, pretend):
     whole = planned(seeds=[0, 1, 2])
     for row, accuracies in values.items():
         for seed, value in enumerate(accuracies):
-            pretend(whole.cells[row, "IID", seed], value, split=seed)
+            pretend(whole.cells[row, "IID", seed], value, tested=seed)
     exclude = [{**LOCAL, "column": "IID", "seed": 1}, {"row": "Gossip", "column": "rotated", "why": "no data"}]
     plan = planned(seeds=[0, 1, 2], exclude=exclude)
     assert len(whole.cells) - len(plan.cells) == 1 + 3

@@ -22,7 +22,7 @@ def table_of(planned, pretend):
         plan = planned(seeds=[0, 1, 2], rows=rows, columns=columns, **changes)
         for (row, column), values in accuracies.items():
             for seed, value in enumerate(values):
-                pretend(plan.cells[row, column, seed], value, split=seed)
+                pretend(plan.cells[row, column, seed], value, tested=seed)
         return make_table(plan)
 
     return table_of

@@ -32,7 +32,7 @@ def curves(planned, pretend):
         rows = {row: {"selection.k": at} for at, row in enumerate(dict.fromkeys(row for row, _ in of_runs))}
         plan = planned(rows=rows, columns={"IID": {}}, seeds=sorted({seed for _, seed in of_runs}))
         for (row, seed), values in of_runs.items():
-            run = pretend(plan.cells[row, "IID", seed], values[-1], split=seed, **summary)
+            run = pretend(plan.cells[row, "IID", seed], values[-1], tested=seed, **summary)
             lines = [f"{n},{'' if value is None else value},1000" for n, value in enumerate(values)]
             (run / "metrics.csv").write_text("\n".join([f"round,test_{score},bytes_received", *lines, ""]))
         return plan

@@ -12,7 +12,7 @@ from dfl_lightning import UserError
 from dfl_lightning.study import formats
 from dfl_lightning.study.cell_state import write_failure
 from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.pairing import Unlike, sentences
+from dfl_lightning.study.pairing import BEGUN, TESTED, TRAINED, Unlike, sentences
 from dfl_lightning.study.picture import draw, whole
 from dfl_lightning.study.table import make_table
 
@@ -27,7 +27,7 @@ def filled(planned, pretend):
         plan = planned(**{"seeds": list(range(max(map(len, accuracies.values())))), **changes})
         for (row, column), values in accuracies.items():
             for seed, value in enumerate(values):
-                pretend(plan.cells[row, column, seed], value, split=seed)
+                pretend(plan.cells[row, column, seed], value, tested=seed)
         return plan
 
     return filled
@@ -120,7 +120,7 @@ def with_seeds(filled, pretend):
         plan = filled({(row, "IID"): [] for row in rows}, rows=rows, columns={"IID": {}}, seeds=seeds)
         for row, values in by_row.items():
             for seed, value in values.items():
-                pretend(plan.cells[row, "IID", seed], value, split=seed)
+                pretend(plan.cells[row, "IID", seed], value, tested=seed)
         return make_table(plan)
 
     return with_seeds
@@ -204,17 +204,33 @@ def test_a_cell_whose_split_cannot_be_read_is_named_with_the_remedy(harm, filled
         make_table(plan)
 
 
-def test_rows_with_another_split_have_no_paired_differences(filled, pretend):
+def test_rows_with_other_test_data_have_no_paired_differences(filled, pretend):
     plan = filled(ACCURACIES)
     for seed in (0, 1):
-        pretend(plan.cells["Local", "IID", seed], 0.7, split=77)
+        pretend(plan.cells["Local", "IID", seed], 0.7, tested=77)
     table = make_table(plan)
     assert table.rivals["Local", "IID"].difference is None
-    assert "another split of the data" in formats.markdown(table)
+    assert "tested on other samples than the other rows of IID: Local; no paired" in formats.markdown(table)
     assert "≈" not in formats.markdown(table).partition("Paired")[0].partition("\n- ")[0]
 
 
-def test_rows_with_other_first_models_are_paired_by_the_split(filled):
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [
+        ((1, 2), "clients train on 2 samples, those of the other rows of IID on 3: Local"),
+        ((1, 2, 4), "clients train on other samples than those of the other rows of IID, but on as many: Local"),
+    ],
+)
+def test_rows_with_other_training_data_are_paired_by_their_test_data_and_named(filled, pretend, trained, words):
+    plan = filled(ACCURACIES)
+    for seed in (0, 1):
+        pretend(plan.cells["Local", "IID", seed], 0.7, tested=seed, trained=trained)
+    table = make_table(plan)
+    assert table.rivals["Local", "IID"].difference is not None
+    assert [note for note in table.notes if "clients train on" in note] == [words]
+
+
+def test_rows_with_other_first_models_are_paired_by_the_data(filled):
     rows = {
         "Gossip": {},
         "Local": {"selection.k": 0},
@@ -222,7 +238,7 @@ def test_rows_with_other_first_models_are_paired_by_the_split(filled):
     }
     values = {(row, "IID"): [0.8, 0.81] for row in rows} | {("Wide", "IID"): [0.9, 0.93]}
     table = make_table(filled(values, rows=rows))
-    sentence = "other first models than the other rows of IID: Wide; differences to them are paired by the split only"
+    sentence = "other first models than the other rows of IID: Wide; differences to them are paired by the data only"
     assert [note for note in table.notes if "first models than" in note] == [sentence]
     assert table.best == {"IID": "Wide"}
     assert table.rivals["Local", "IID"].difference.mean == pytest.approx(11.0)
@@ -230,14 +246,16 @@ def test_rows_with_other_first_models_are_paired_by_the_split(filled):
 
 def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
     apart = [
-        Unlike("A", ["x"], True),
-        Unlike("B", ["x", "y"], False),
-        Unlike("C", ["x"], False),
-        Unlike("D", ["x"], False),
+        Unlike("A", ("x",), TESTED),
+        Unlike("E", ("x",), TRAINED, (1101, 1365)),
+        Unlike("B", ("x", "y"), BEGUN),
+        Unlike("C", ("x",), BEGUN),
+        Unlike("D", ("x",), BEGUN),
     ]
-    paired = "differences to them are paired by the split only"
+    paired = "differences to them are paired by the data only"
     assert list(sentences(apart)) == [
-        "another split of the data than the other rows of x: A; no paired differences",
+        "tested on other samples than the other rows of x: A; no paired differences",
+        "clients train on 1,101 samples, those of the other rows of x on 1,365: E",
         f"other first models than the other rows of x, y: B; {paired}",
         f"other first models than the other rows of x: C, D; {paired}",
     ]
