@@ -420,7 +420,12 @@ class DFLTrainer(Trainer):
             raise _no_data("fit")
         if fork and ckpt_path is None:
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
+        if self.run_folder is not None:
+            self.run_folder.leave()
         ckpt_path = _checkpoint(ckpt_path)
+        if ckpt_path in ("best", "last"):  # as the callbacks of an earlier fit know them, which begin anew below
+            known = self.lightning_module is not None
+            ckpt_path = self._checkpoint_connector._parse_ckpt_path(TrainerFn.FITTING, ckpt_path, True, known)
         self.fork, self.resumed_from = fork, ckpt_path
         parts = self._changed_by_rounds(model)
         if hasattr(model, "last_fit"):  # Lightning refuses what is no module, and `setup` another trainer's

@@ -596,19 +596,43 @@ def test_a_module_is_of_no_other_trainer(small_run):
         other.fit(run.module, datamodule=run.data)
 
 
+@pytest.mark.parametrize("second", ["refused", "no module"])
+def test_a_fit_that_never_begins_leaves_the_last_run_as_it_is(small_run, second):
+    run = small_run(1).fit()
+    before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
+    module, word = (run.module, "best") if second == "refused" else (None, None)
+    with pytest.raises((UserError, TypeError)):
+        run.trainer.fit(module, datamodule=run.data, ckpt_path=word)
+    assert {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()} == before
+
+
+def fewer_clients(run):
+    run.data.num_clients = 5
+
+
+def another_policy_in_place(run):
+    policy = run.trainer.callbacks[0]
+    policy.row_sets = {"initial": "models"}
+
+
+def another_precision(run):
+    run.trainer.precision_of_rows = "64-true"
+
+
 @pytest.mark.parametrize(
-    ("second", "sentence"),
+    ("change", "sentence"),
     [
-        ({"data": {"num_clients": 5}}, "has 6 nodes, clients and servers, and this run has 5"),
-        ({"policies": [families.PANM(k=2), families.Uniform()]}, "has no row set 'initial', which a policy"),
-        ({"precision": "64-true"}, "has models of float32, and this run computes in float64"),
+        (fewer_clients, "6 nodes, clients and servers, and this run has 5"),
+        (another_policy_in_place, "no row set 'initial', which a policy"),
+        (another_precision, "models of float32, and this run computes in float64"),
     ],
 )
-def test_a_module_goes_on_with_the_rows_that_it_has_or_not_at_all(small_run, second, sentence):
-    first = small_run(1, policies=[families.Gossip(k=2), families.Uniform()]).fit()
-    then = small_run(2, **{"policies": [families.Gossip(k=2), families.Uniform()], **second})
-    with pytest.raises(UserError, match=f"{sentence}.*; make a new DFLModule"):
-        then.trainer.fit(first.module, datamodule=then.data)
+def test_a_trainer_continues_with_the_rows_that_its_module_has_or_not_at_all(small_run, change, sentence):
+    run = small_run(1, policies=[families.Gossip(k=2), families.Uniform()]).fit()
+    change(run)
+    run.trainer.fit_loop.max_epochs = 2
+    with pytest.raises(UserError, match=f"the module was fitted before, with {sentence}.*; make a new DFLModule"):
+        run.fit()
 
 
 def test_the_callers_list_of_callbacks_stays_as_it_was():

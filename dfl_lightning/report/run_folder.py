@@ -141,6 +141,10 @@ class RunFolder(RunTables, RoundCallback):
             trainer.remarks.append(remark)
         return folder
 
+    def leave(self) -> None:
+        """Leave the folder of an earlier fit as it is, whatever happens before the next fit has a folder of its own."""
+        self.is_open = self._made = False
+
     def unlock(self) -> None:
         """Let other processes write into the folder: when a fit is over, however it ended."""
         self._lock.release()
@@ -236,12 +240,14 @@ class RunFolder(RunTables, RoundCallback):
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
     def _counts(self, boundary: Boundary) -> dict[str, int]:
-        """Count what each file has of the rounds up to the boundary: a resume finds as much, or something is lost."""
+        """Count what each file has of the rounds up to the boundary: a resume finds as much, or something is lost.
+
+        Commands are not counted: a checkpoint is the same whether its run was interrupted or not.
+        """
         done = boundary.round if boundary.closed else boundary.round - 1
         found = {
             "metrics.csv": sum(int(row["round"]) < done for row in self._rows),
             "clients.npz": sum(round < done for round in self._evaluations),
-            COMMANDS: len(self._commands),
         }
         for table in self._kept.values():
             rounds = sum(round < boundary.round for round in table.rounds)
@@ -261,12 +267,12 @@ class RunFolder(RunTables, RoundCallback):
         if boundary.closed and (not rows or rows[-1] < boundary.round - 1):
             found["metrics.csv"] += 1
         forks = self._source != self.path
-        for name in (name for name in expected if found[name] < expected[name] and not (forks and name == COMMANDS)):
+        for name in (name for name in expected if found[name] < expected[name]):
             if name == "metrics.csv" and rows and rows[-1] + 1 < boundary.round - boundary.closed:
                 why = f"it ends with the row of round {rows[-1]}, and the checkpoint is of {boundary.round} rounds"
                 raise damaged(Path(f"{self._source}/{name}"), why)  # a fork would have a gap in the middle
-            file, what = f"{self._source}/{name}", "lines" if name == COMMANDS else "rounds"
-            sentence = f"{file} is lost" if not Path(file).is_file() else f"{file} has lost some of its {what}"
+            file = f"{self._source}/{name}"
+            sentence = f"{file} is lost" if not Path(file).is_file() else f"{file} has lost some of its rounds"
             if not forks:
                 remedy = "restore it, or --fork starts a new run from the checkpoint, without them"
                 raise UserError(f"{sentence}, and the run cannot go on without gaps in it; {remedy}")
