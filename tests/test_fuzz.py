@@ -211,7 +211,7 @@ CHECKPOINT = {
     "dfl_lightning": {
         **{"format": FORMAT, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
         **{"nodes": CLIENTS, "seed": 0, "data": "Digits", "rows": "torch.float32", "row sets": ["models"]},
-        **{"reported": "models", "of_server": False, "policies": {}, "config": {}},
+        **{"reported": "models", "of_server": False, "policies": {}, "config": {}, "checksums": {}, "rounds": {}},
     },
     "state_dict": {"bank.progress": torch.tensor([4, 1]), "bank.rows.models": torch.zeros(CLIENTS, 9)},
     "callbacks": {"AFIND": {"history": torch.ones(2)}},

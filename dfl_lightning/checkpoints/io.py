@@ -32,12 +32,16 @@ if TYPE_CHECKING:
 ABOUT = {
     **{"metrics": dict, "network": dict, "clients": int, "nodes": int, "seed": int, "data": str, "rows": str},
     **{"row sets": list, "reported": str, "of_server": bool, "policies": dict, "config": dict},
-    "checksums": dict,
+    **{"checksums": dict, "rounds": dict},
 }
 """What a checkpoint says about its run, and the types of that."""
 
-FORMAT = 3
-"""Of what `dfl_lightning` adds to a checkpoint; another number is refused. Since 3, policies keep lists of links."""
+FORMAT = 4
+"""Of what `dfl_lightning` adds to a checkpoint; another number is refused.
+
+Since 3, policies keep lists of links; since 4, a checkpoint has checksums of the data and the readers of the number of
+rounds.
+"""
 
 SMALL = 2**20
 """Bytes of a part of a file that is compared with its checksum even where the rows, the largest parts, are not read."""

@@ -33,7 +33,7 @@ def kept(read_only_run):
 ABOUT = {
     **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
     **{"row sets": ["models"], "reported": "models", "of_server": False, "policies": {}, "config": {}},
-    "checksums": {},
+    **{"checksums": {}, "rounds": {}},
 }
 
 

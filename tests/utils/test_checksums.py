@@ -40,6 +40,8 @@ def a_checkpoint(number=0, width=3):
             "of_server": False,
             "policies": {},
             "config": {},
+            "checksums": {},
+            "rounds": {},
         },
     }
     rows = torch.arange(NODES * width, dtype=torch.float32).view(NODES, width) + number
@@ -238,7 +240,7 @@ def test_an_older_format_is_named(tmp_path, kind):
     content = a_checkpoint()
     content["dfl_lightning"]["format"] = 1
     KINDS[kind]().save_checkpoint(content, tmp_path / "last.ckpt")
-    with pytest.raises(UserError, match=r"a checkpoint of format 1, .* reads format 3; use the version that wrote it"):
+    with pytest.raises(UserError, match=r"a checkpoint of format 1, .* reads format 4; use the version that wrote it"):
         read_checkpoint(tmp_path / "last.ckpt")
 
 
