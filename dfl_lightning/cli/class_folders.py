@@ -80,8 +80,9 @@ def _mentioned(value: Any, folder: Path) -> Iterator[str]:
             yield from _mentioned(inner, folder)
     elif isinstance(value, str):
         yield from _modules(value)
-        part = next((file for file in (folder / value, Path(value)) if file.is_file()), None)
-        if part is not None and part.suffix in (".yaml", ".yml") and part.stat().st_size <= MOST_BYTES:
+        named = value.endswith((".yaml", ".yml"))  # other texts may be too long for the name of a file
+        part = next((file for file in (folder / value, Path(value)) if named and file.is_file()), None)
+        if part is not None and part.stat().st_size <= MOST_BYTES:
             yield from _modules(part.read_text(encoding="utf-8", errors="replace"))
 
 

@@ -74,8 +74,7 @@ def _finetuned(checkpoint: Path) -> Tensor:
     if run is None or not (run / CONFIG).is_file():
         where = run or checkpoint
         raise UserError(
-            f"{where}: fine-tuning needs the run's {CONFIG}, which runs that dfl-fit started have; "
-            "leave out --finetuned"
+            f"{where}: fine-tuning needs the run's {CONFIG}, which is not there; restore it, or leave out --finetuned"
         )
     judged = _Judged()
     seed = os.environ.get("PL_GLOBAL_SEED")

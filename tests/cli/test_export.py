@@ -255,6 +255,9 @@ def test_a_run_without_fine_tuning_or_config_has_no_fine_tuned_models(clients, t
     assert "does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned" in capsys.readouterr().err
     trainer, _ = run_of(tmp_path, finetune_epochs=1)
     assert main([str(trainer.run.path), "--finetuned"]) == 2
+    assert "is of a run from Python and cannot make model.network (Net(" in capsys.readouterr().err
+    (trainer.run.path / "config.yaml").unlink()
+    assert main([str(trainer.run.path), "--finetuned"]) == 2
     assert "fine-tuning needs the run's config.yaml" in capsys.readouterr().err
     (file,) = export(trainer.run.path, clients=[0])
     assert file.name == "client_0.safetensors"
@@ -278,6 +281,7 @@ def test_it_says_that_accuracies_are_of_a_prediction(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     words = ["--data.num_clients=4", "--data.samples_per_client=30", "--model.network.hidden=[4]"]
     progress = ["--trainer.max_rounds=1", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    words += ["--model.finetune_epochs=0"]
     assert cli.run("fit", ["--config=knn_per", *words, *progress]) == 0
     (run,) = tmp_path.glob("runs/*/*")
     capsys.readouterr()
