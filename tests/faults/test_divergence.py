@@ -152,6 +152,7 @@ def fit(folder, data, rounds=3, checkpoint=None, **module):
     model = DFLModule(Network(), local_epochs=1, batch_size=3, optimizer=optimizer, **module)
     data.save_split = lambda path: None  # nothing was split
     data.describe = lambda: "toy data"
+    data.fingerprint = lambda: {}
     trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
     return trainer
 

@@ -55,7 +55,7 @@ def test_files_and_columns(run):
     found = {str(f.relative_to(run.folder)) for f in run.folder.rglob("*") if f.is_file()}
     assert found == {
         *("metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json"),
-        *("dropouts.npz", "comparisons.npz", "checkpoints/last.ckpt", "code/small_run.py"),
+        *("dropouts.npz", "comparisons.npz", "checkpoints/last.ckpt", "code/small_run.py", "config.yaml"),
     }
     assert ", ".join(COLUMNS) == PUBLIC
     header = (run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
