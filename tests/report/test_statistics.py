@@ -33,9 +33,7 @@ def test_only_seeds_that_both_have_are_paired():
 def test_a_comparison_does_not_depend_on_the_unit_of_a_score(unit):
     first, second = ({seed: unit * (base + seed / 7) for seed in range(7)} for base in (20.5, 20.375))
     found = ours.paired_difference(first, second)  # equal up to rounding errors: 0.125 for every seed
-    half = (
-        stats.t.ppf(0.975, 6) * ((1 / 7 - 1 / 8) / math.sqrt(6)) / math.sqrt(7)
-    )  # of rounding to the step
+    half = stats.t.ppf(0.975, 6) * ((1 / 7 - 1 / 8) / math.sqrt(6)) / math.sqrt(7)  # of rounding to the step
     assert (found.low, found.high) == pytest.approx((unit * (0.125 - half), unit * (0.125 + half)))
     assert found.mean == pytest.approx(unit / 8)
     assert found.is_clear
