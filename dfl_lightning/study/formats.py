@@ -16,8 +16,11 @@ from dfl_lightning.utils.memory import size
 
 def markdown(table: Table) -> str:
     """With the paired differences as a second table, and the notes below."""
-    lines = [f"**{table.title}**", "", _line(["", *table.columns]), _line(["---"] * (len(table.columns) + 1))]
-    lines += [_line([row, *(_cell(table, row, column) for column in table.columns)]) for row in table.rows]
+    head = ["", *table.columns, *table.further]
+    lines = [f"**{table.title}**", "", _line(head), _line(["---"] * len(head))]
+    for row in table.rows:
+        cells = [_cell(table, row, column) for column in table.columns]
+        lines.append(_line([row, *cells, *(said[row] for said in table.further.values())]))
     rows = _differences(table)
     if rows:
         head = ["column", "best − row", "mean", "95 % interval of this pair", "p (t, adjusted)", "p (signs, adjusted)"]
@@ -32,6 +35,7 @@ def as_csv(table: Table) -> str:
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
     names += ["seeds_needed", "remark", "seeds", "conditions", "excluded", "done", "bytes_until"]
+    names += ["models_received", "bytes_received"]
     conditions = by_place(table.plan)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -46,7 +50,9 @@ def as_csv(table: Table) -> str:
         values += [d and d.mean, d and d.low, d and d.high, *ps, d and d.seeds_needed, place.remark]
         seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
         why = of_place(table.plan.study.exclude, row, column)
-        writer.writerow([*values, seeds, conditions.get((row, column), ""), why, *_reaching(place)])
+        received = table.received[row, column]
+        values += [seeds, conditions.get((row, column), ""), why, *_reaching(place), received.models, received.bytes]
+        writer.writerow(values)
     return out.getvalue()
 
 
@@ -58,11 +64,13 @@ def _reaching(place: TableCell) -> list[float | int | None]:
 
 def latex(table: Table) -> str:
     """For the package booktabs, with the notes in the caption."""
-    head = " & ".join(["", *(_tex(column) for column in table.columns)])
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    head = " & ".join(["", *(_tex(column) for column in [*table.columns, *table.further])])
+    places = f"l{'r' * len(table.columns)}{'l' * len(table.further)}"
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{places}}}", r"\toprule"]
     lines += [rf"{head} \\", r"\midrule"]
     for row in table.rows:
         cells = [_cell(table, row, column, bold=_tex_bold, plain=_tex) for column in table.columns]
+        cells += [_tex(said[row]) for said in table.further.values()]
         lines.append(rf"{' & '.join([_tex(row), *cells])} \\")
     caption = " ".join(f"{_tex(note)}." for note in [table.title, *table.signs, *table.notes, f"Made: {table.made}"])
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.plan.study.name}}}"]

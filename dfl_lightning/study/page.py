@@ -178,10 +178,11 @@ def html(table: Table, names: Sequence[str]) -> str:
         names: of the page's methods, in the order of their colours.
     """
     colours = {name: at for at, name in enumerate(colour_places(names))}
-    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
+    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in [*table.columns, *table.further])
     body = "".join(
         f"<tr><th scope='row'>{f'{key(row, colours)}{name_button(row)}' if row in colours else escape(row)}</th>"
-        f"{''.join(_cell(table, row, column) for column in table.columns)}</tr>"
+        f"{''.join(_cell(table, row, column) for column in table.columns)}"
+        f"{''.join(f'<td>{escape(said[row])}</td>' for said in table.further.values())}</tr>"
         for row in table.rows
     )
     caption = escape(table.about)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from dfl_lightning.report.statistics import t_interval
 from dfl_lightning.report.writing import check_report
 from dfl_lightning.study.table import Table
 
-_WIDTH, ROW = 230, 24
-"""Pixels: the width of a panel's plot, and the height of each row in it."""
+_WIDTH, _TEXT, ROW = 230, 210, 24
+"""Pixels: the width of a panel's plot, that of a panel of words, and the height of each row in both."""
 
 _BESIDE = 4
 """Panels in a line."""
@@ -60,6 +60,9 @@ def whole(table: Table) -> Any:
         )
         for at, column in enumerate(columns)
     ]
+    for heading, said in table.further.items():
+        title = alt.TitleParams(text=textwrap.wrap(heading, _TEXT // 8), **above)
+        panels.append(words(said, named=len(panels) % _BESIDE == 0).properties(title=title, width=_TEXT))
     letters = int((_WIDTH * min(len(columns), _BESIDE) + _NAMES) / _LETTER)
     notes = [line for note in [*table.notes, f"made: {table.made}"] for line in textwrap.wrap(note, letters)]
     small = {"fontSize": 11, "fontWeight": "normal", "color": LIGHT["soft"]}
@@ -129,6 +132,24 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
     remarks = chart.encode(x=alt.value(4), y=y, text="remark:N")
     layers += with_rim(remarks, {}, align="left", style="note")
     return alt.layer(*layers).properties(height=ROW * len(table.rows))
+
+
+def words(said: Mapping[str, str], named: bool = True) -> Any:
+    """Return a column of words, such as what a client of each row receives, as an Altair chart.
+
+    Args:
+        said: by row, from above to below.
+        named: whether the rows' names stand beside it.
+    """
+    alt = altair()
+    chart = alt.Chart(data([{"row": row, "said": text} for row, text in said.items()]))
+    axis = alt.Axis(title=None, grid=True, labelLimit=170, domain=False) if named else None
+    y = alt.Y("row:N").sort(list(said)).axis(axis)
+    return (
+        chart.mark_text(align="left", color=LIGHT["ink"])
+        .encode(x=alt.value(0), y=y, text="said:N")
+        .properties(height=ROW * len(said))
+    )
 
 
 def _row(table: Table, row: str, column: str) -> dict[str, Any]:

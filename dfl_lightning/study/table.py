@@ -34,6 +34,7 @@ from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.reach import RoundsToReach, partly_reached, require_one_score
+from dfl_lightning.study.received import ABOUT, HEADING, Received, in_words, received_by
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.unequal import sentences as about_conditions
 from dfl_lightning.utils.score import Score
@@ -148,6 +149,7 @@ class Table:
         notes: further sentences for below it.
         states: of all cells.
         made: when, and how long the cells took: what differs between two makings of one table.
+        received: what a client receives in a round, by row and column.
     """
 
     plan: Plan
@@ -161,6 +163,7 @@ class Table:
     notes: list[str]
     states: list[CellState] = field(repr=False)
     made: str = ""
+    received: dict[tuple[str, str], Received] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[str]:
@@ -196,6 +199,12 @@ class Table:
         """
         return column in self.compared and self.compared[column].is_best(row)
 
+    @cached_property
+    def further(self) -> dict[str, dict[str, str]]:
+        """Columns that stand behind those of the study: what a client of each row receives, if some run says it."""
+        said = {row: in_words(self.received[row, column] for column in self.columns) for row in self.rows}
+        return {HEADING: said} if any(said.values()) else {}
+
     @property
     def title(self) -> str:
         """One line."""
@@ -225,6 +234,10 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         for row in plan.study.rows
         for column in plan.study.columns
     }
+    received = {
+        (row, column): received_by(states[cell.row, cell.column, cell.seed] for cell in plan.of(row, column))
+        for row, column in places
+    }
     apart = list(unlike(done, list(plan.study.rows)))
     whole = {key: replace(place, values={}) if place.is_partly_reached else place for key, place in places.items()}
     compared = _compared(plan, whole, measures)
@@ -237,6 +250,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_caption(plan, measures),
         *about_excluded(plan.study.exclude),
         *about_conditions(plan),
+        *[ABOUT] * any(one != Received() for one in received.values()),
         *[without] * bool(without),
         *_too_few_seeds(rivals),
         *_no_stars(rivals),
@@ -254,7 +268,18 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     ]
     signs = list(_signs(plan, done, rivals))
     return Table(
-        plan, measures, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
+        plan,
+        measures,
+        places,
+        compared,
+        rivals,
+        agreements,
+        overall,
+        signs,
+        notes,
+        list(states.values()),
+        _made(done),
+        received,
     )
 
 

@@ -93,7 +93,7 @@ def leave_a_run(cell, accuracy=None, tested=0, trained=(1, 2, 3), status="finish
     run = cell.folder / "run" / "2026-01-01_00-00-00"
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     (run / "checkpoints" / "last.ckpt").write_bytes(b"")
-    (run / "metrics.csv").write_text("round\n" + "0\n" * cell.rounds)
+    (run / "metrics.csv").write_text("\n".join(["round", *map(str, range(cell.rounds)), ""]))
     (cell.folder / CONFIG).write_text(f"# dfl_lightning 0.1.0, commit abc\n{config_text(cell.config)}")
     train = {"train_indices": np.array(trained), "train_offsets": np.array([0, len(trained)])}
     np.savez(run / "split.npz", test_indices=np.array([tested]), test_offsets=np.array([0, 1]), **train)

@@ -92,4 +92,4 @@ def test_the_option_stands_alone_and_is_finite(curves, capsys):
         read_reach(float("nan"))
     plan = curves(CURVES)
     assert command.main(["table", str(plan.study.path), "--reach", "57", "--format", "latex"]) == 0
-    assert r"Local & 1.00, 1.0 kB (1 of 2 seeds) \\" in capsys.readouterr().out
+    assert r"Local & 1.00, 1.0 kB (1 of 2 seeds) & 1.0 kB \\" in capsys.readouterr().out
