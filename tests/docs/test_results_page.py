@@ -10,6 +10,7 @@ import pytest
 from dfl_lightning.report.statistics import least_replications
 from dfl_lightning.study.command import make_parser
 from dfl_lightning.study.measure import ACCURACIES, Measure
+from dfl_lightning.study.received import HEADING
 from dfl_lightning.study.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -48,8 +49,9 @@ def test_every_table_has_its_numbers_as_csv_beside_it(name):
     with (DOCS / f"results/{name}.csv").open(encoding="utf-8", newline="") as file:
         cells = {(cell["row"], cell["column"]): cell for cell in csv.DictReader(file)}
     columns = list(dict.fromkeys(column for _, column in cells))
-    width = 1 + len(columns)  # a column of what clients receive may follow
-    lines = next([line[:width] for line in lines] for head, lines in tables(page) if head[:width] == ["", *columns])
+    heads = (["", *columns], ["", *columns, HEADING])
+    width = len(heads[0])
+    lines = next([line[:width] for line in lines] for head, lines in tables(page) if head in heads)
     assert list(cells) == [(row, column) for row, *_ in lines for column in columns]
     for row, *texts in lines:
         for column, text in zip(columns, texts, strict=True):
