@@ -36,7 +36,7 @@ def as_csv(table: Table) -> str:
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
     names += ["seeds_needed", "remark", "seeds", "conditions", "excluded", "done", "bytes_until"]
     names += ["models_received", "bytes_received"]
-    conditions = by_place(table.plan)
+    conditions = by_place(table.plan, table.states)
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for (row, column), place in table.places.items():

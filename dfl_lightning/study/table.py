@@ -249,7 +249,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     notes = [
         *_caption(plan, measures),
         *about_excluded(plan.study.exclude),
-        *about_conditions(plan),
+        *about_conditions(plan, done),
         *[ABOUT] * any(one != Received() for one in received.values()),
         *[without] * bool(without),
         *_too_few_seeds(rivals),

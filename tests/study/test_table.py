@@ -400,3 +400,30 @@ def test_a_caption_says_in_what_rows_differ_beside_their_methods(planned):
     cells = {"Local": {"rotated": {"trainer.max_rounds": 2}}}
     (note,) = [note for note in make_table(planned(cells=cells)).notes if "rows differ" in note]
     assert note == "rows differ in rotated in more than their method: rounds: 4 (Gossip), 2 (Local)"
+
+
+def test_training_samples_of_finished_runs_are_a_condition(filled):
+    rows = {"Gossip": {}, "Local": {"selection.k": 0}, "Other": {"selection.k": 1}}
+    values = {("Gossip", "IID"): [0.8, 0.9], ("Local", "IID"): [0.7, 0.6], ("Other", "IID"): [0.7]}
+    plan = filled(values, rows=rows, columns={"IID": {}})
+
+    def trained_on(sizes):
+        for (row, seed), size in sizes.items():
+            (file,) = plan.cells[row, "IID", seed].folder.glob("run/*/split.npz")
+            np.savez(file, train=np.array([seed]), train_offsets=np.array([0, size - 5, size]))
+        table = make_table(plan)
+        places = {line["row"]: line["conditions"] for line in csv.DictReader(io.StringIO(formats.as_csv(table)))}
+        return [note for note in table.notes if "rows differ" in note], places
+
+    alike = {("Gossip", 0): 40, ("Local", 0): 40, ("Other", 0): 40, ("Gossip", 1): 50, ("Local", 1): 50}
+    assert trained_on(alike) == ([], dict.fromkeys(rows, ""))  # seeds differ, rows do not
+    notes, places = trained_on({**alike, ("Other", 0): 30})
+    assert notes == ["rows differ in more than their method: training samples: 40 (Gossip, Local), 30 (Other)"]
+    assert places["Other"] == "training samples: 30"
+
+
+def test_a_row_that_is_not_done_has_no_other_training_samples(filled):
+    plan = filled({("Gossip", "IID"): [0.8]}, columns={"IID": {}})
+    (file,) = plan.cells["Gossip", "IID", 0].folder.glob("run/*/split.npz")
+    np.savez(file, train=np.array([0]), train_offsets=np.array([0, 40]))
+    assert not [note for note in make_table(plan).notes if "rows differ" in note]
