@@ -65,8 +65,24 @@ def tuned_file(folder: Path, scale: float) -> Path:
     return folder / ("tuned.yaml" if scale == 1 else f"tuned_scale-{scale:g}.yaml")
 
 
+def tuned_places(study: Study, folder: Path) -> list[Pair]:
+    """Return the rows and columns that have trials: without those of which `exclude` leaves no cell.
+
+    Args:
+        study: with a block `tune`.
+        folder: of the study.
+    """
+    tune, seeds = study.require_tune(), [*study.seeds, *added_seeds(folder)]
+    pairs = [pair for pair in study.pairs() if not study.missing(*pair)]
+    kept = [pair for pair in pairs if not all(study.is_excluded(*pair, seed) for seed in seeds)]
+    if tune.column:  # its values are those of all columns
+        rows = {row for row, _ in kept}
+        kept = [(row, column) for row, column in pairs if column == tune.column and row in rows]
+    return [(row, column) for row, column in kept if tune.space_of(row)]
+
+
 def chosen_values(study: Study, folder: Path, scale: float) -> dict[Pair, Values] | None:
-    """The chosen values by row and column; None if the file's present block `tune` has not been run.
+    """The chosen values by row and column; None if the trials of the file's present block `tune` are not all done.
 
     Args:
         study: the file's content.
@@ -80,6 +96,8 @@ def chosen_values(study: Study, folder: Path, scale: float) -> dict[Pair, Values
     if content.get("of") != _digest(study, scale):
         return None
     found = {(entry["row"], entry["column"]): dict(entry["values"]) for entry in content["chosen"]}
+    if not found.keys() >= set(tuned_places(study, folder)):  # they were excluded then
+        return None
     column = study.tune.column
     return {(row, c): found[row, column or c] for row, c in study.pairs() if (row, column or c) in found}
 
@@ -147,12 +165,7 @@ class Tuning:
             raise UserError(f"{study.path}: tune: run_seed {self.tune.run_seed} is a seed of the table; take another")
         self._optuna = _optuna()
         self._resolver = Resolver(folder / "resolved-trials.json")
-        columns = [self.tune.column] if self.tune.column else list(study.columns)
-        self.places = [
-            (row, column)
-            for row, column in study.pairs()
-            if column in columns and not study.missing(row, column) and self.tune.space_of(row)
-        ]
+        self.places = tuned_places(study, folder)
         self.trials: dict[Pair, list[tuple[Values, Cell]]] = {place: [] for place in self.places}
         self.merits: dict[Pair, list[float]] = {place: [] for place in self.places}  # higher is better
         self.scores: dict[Pair, Score] = {}

@@ -280,3 +280,40 @@ def test_real_trials_choose_the_same_whatever_the_labels_of_test_images_are(stud
         for place in ("studies/small/" + first["folder"], "other/" + other["folder"])
     ]
     assert summaries[0]["test_accuracy"]["acc_last"] != summaries[1]["test_accuracy"]["acc_last"]
+
+
+def excluding(*entries):
+    return {"exclude": [{"row": row, "why": "no time", **more} for row, more in entries], "seeds": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "places"),
+    [
+        (excluding(("Local", {})), {}, [("Gossip", "IID"), ("Gossip", "rotated")]),
+        (excluding(("Local", {"column": "IID", "seed": 1})), {}, None),  # seed 0 is left
+        (
+            excluding(("Local", {"column": "IID", "seed": 0}), ("Local", {"column": "IID", "seed": 1})),
+            {},
+            [("Gossip", "IID"), ("Gossip", "rotated"), ("Local", "rotated")],
+        ),
+        (excluding(("Local", {"column": "IID"})), {"column": "IID"}, [("Gossip", "IID"), ("Local", "IID")]),
+        (excluding(("Local", {})), {"column": "IID"}, [("Gossip", "IID")]),
+    ],
+)
+def test_places_without_a_cell_have_no_trials(study_of, keys, changes, places):
+    everywhere = [(row, column) for row in ("Gossip", "Local") for column in ("IID", "rotated")]
+    assert tuning_of(study_of, keys, **changes)[1].places == (everywhere if places is None else places)
+
+
+def test_a_row_that_was_excluded_gets_its_trials_when_it_no_longer_is(study_of, work):
+    study, found = tuning_of(study_of, excluding(("Local", {})), trials=2)
+    run_trials(found, work)
+    assert {row for row, _ in chosen_values(study, FOLDER, 1.0)} == {"Gossip"}
+    done = len(work.done)
+    study, found = tuning_of(study_of, {"seeds": [0, 1]}, trials=2)
+    assert chosen_values(study, FOLDER, 1.0) is None
+    run_trials(found, lambda cells: work([cell for cell in cells if cell.folder.name not in work.done]))
+    assert {row for row, _ in chosen_values(study, FOLDER, 1.0)} == {"Gossip", "Local"}
+    assert len(work.done) == done + 2 * 2
+    study, _ = tuning_of(study_of, excluding(("Local", {"column": "IID"})), trials=2)
+    assert chosen_values(study, FOLDER, 1.0) is not None
