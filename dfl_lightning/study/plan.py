@@ -12,6 +12,7 @@ from dfl_lightning.study.exclude import require_cells
 from dfl_lightning.study.resolve import Resolver, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
+from dfl_lightning.study.validated import said_by
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.yaml_files import read_config
@@ -177,16 +178,9 @@ def make_plan(
     if cells and not kept:
         raise UserError(f"{study.path}: exclude: it leaves no cell of the study; remove an entry")
     cells = kept
-    has_validation = bool(cells) and all(_has_validation(cell.config) for cell in cells.values())
+    has_validation = bool(cells) and all(said_by(cell.config) for cell in cells.values())
     study = replace(study, measure=study.measure.where_validated(has_validation))
     return Plan(study, folder, scale, seeds, cells, missing, tuple(lost))
-
-
-def _has_validation(config: Mapping[str, Any]) -> bool:
-    """Say whether a run's clients keep validation data."""
-    data = config.get("data")
-    arguments = (data.get("init_args") or {}) if isinstance(data, Mapping) else {}
-    return bool(arguments.get("val_fraction"))
 
 
 def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:

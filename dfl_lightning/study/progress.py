@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
+from dfl_lightning.study.validated import are_validated
 from dfl_lightning.utils.words import as_time, counted
 
 PERIOD = 1.0
@@ -99,7 +100,9 @@ class Progress:
         if not state.is_done:
             after = f" after {counted(state.rounds, 'round')}" if state.rounds else ""
             return f"{state.word}{after}{f': {state.why}' if state.why else ''}"
-        measure = None if self._measure is None else self._measure.of_task(state.score)
+        measure = self._measure
+        if measure is not None:
+            measure = measure.where_validated(are_validated([state])).of_task(state.score)
         number = None if measure is None else state.number(measure)
         if measure is None or number is None:
             return "done"

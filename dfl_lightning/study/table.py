@@ -37,6 +37,7 @@ from dfl_lightning.study.reach import RoundsToReach, partly_reached, require_one
 from dfl_lightning.study.received import ABOUT, HEADING, Received, in_words, received_by
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.unequal import sentences as about_conditions
+from dfl_lightning.study.validated import are_validated
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
 
@@ -218,11 +219,12 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         plan: the cells.
         measure: what is compared; None: what the study says.
     """
-    measure, without = measure or plan.study.measure, ""
+    states = {key: state_of(cell) for key, cell in plan.cells.items()}
+    measure = measure or plan.study.measure.where_validated(are_validated(list(states.values())))
+    without = ""
     if plan.study.published and not measure.is_like(plan.study.measure):
         plan = replace(plan, study=replace(plan.study, published={}))
         without = f"without the published numbers, which are no {measure.name}"
-    states = {key: state_of(cell) for key, cell in plan.cells.items()}
     done = [state for state in states.values() if state.is_done]
     measures = _measures(plan, done, measure)
     if isinstance(measure, RoundsToReach):

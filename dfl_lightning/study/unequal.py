@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dfl_lightning.report.conditions import in_words, unequal_conditions
+from dfl_lightning.report.tables import read_npz
 from dfl_lightning.study.cell_state import CellState
 from dfl_lightning.study.plan import Plan
-from dfl_lightning.utils.files import read_npz
 
 SAMPLES = "training samples"
 """A condition that configs do not say, but the split files of runs."""

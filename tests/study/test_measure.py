@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.table import make_table
+from dfl_lightning.study.validated import said_by
 from dfl_lightning.utils.score import Score
 
 RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"
@@ -199,6 +201,31 @@ def test_without_a_score_the_last_round_or_validation_decides(planned, pretend):
     assert planned(accuracy=None, base=base, cells=one).study.measure.key == "last"
     assert "chosen on the test data" in make_table(planned(accuracy="acc_best_round")).about
     assert "chosen on the test data" not in make_table(planned()).about
+
+
+@pytest.mark.parametrize(
+    ("validation", "key"),
+    [((4, 4, 4, 4), "best_val"), ((4, 4, 0, 4), "last"), ((4, None, 4, 4), "best_val"), ((0, 0, 0, 0), "last")],
+)
+def test_data_without_the_option_are_asked_for_their_validation_samples(planned, pretend, validation, key):
+    """A class of data may keep validation data without `val_fraction`, and a split file may have some."""
+    plan = planned(accuracy=None)
+    own = {"class_path": "mine.Data", "init_args": {"num_clients": 6}}
+    cells = {name: replace(cell, config={**cell.config, "data": own}) for name, cell in plan.cells.items()}
+    plan = replace(plan, cells=cells)
+    for cell, samples in zip(cells.values(), validation, strict=True):
+        if samples is not None:  # else the cell waits
+            run = pretend(cell, test_accuracy={"acc_last": 0.5, "acc_best_val": 0.75})
+            np.savez(run / "split.npz", val_offsets=np.array([0, samples]))
+    table = make_table(plan)
+    assert table.measure.key == key
+    assert table.places["Gossip", "IID"].mean == {"best_val": 75.0, "last": 50.0}[key]
+
+
+def test_a_split_file_decides_on_validation_data_not_the_option():
+    arguments = {"split": "runs/1/split.npz", "val_fraction": 0.0}
+    assert said_by({"data": {"class_path": "Digits", "init_args": arguments}}) is None
+    assert said_by({"data": {"class_path": "Digits", "init_args": {**arguments, "split": None}}}) is False
 
 
 @pytest.mark.parametrize(
