@@ -6,8 +6,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+import scipy.stats
 
-from dfl_lightning.report.statistics import least_replications
+from dfl_lightning.report.statistics import least_replications, pairs_among
 from dfl_lightning.study.command import make_parser
 from dfl_lightning.study.measure import ACCURACIES, Measure
 from dfl_lightning.study.received import HEADING
@@ -76,7 +77,47 @@ def test_no_page_promises_a_clear_test_with_fewer_seeds_than_its_rows_need(name)
         if head[-1] == "seeds needed":
             columns = [line[0] for line in lines]
             for column, *_, needed in lines:
-                assert not needed.isdigit() or int(needed) >= least_replications(columns.count(column))
+                pairs = pairs_among(columns.count(column) + 1)
+                assert not needed.isdigit() or int(needed) >= least_replications(pairs)
+
+
+# --- what is judged ---------------------------------------------------------------------------------------------------
+def numbers_of_seeds(cell):
+    return dict(part.split(":") for part in cell["seeds"].split())
+
+
+def csv_lines(name):
+    with (DOCS / f"results/{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_tables_say_what_todays_rule_says_of_their_numbers(name, load):
+    page, numbers = ((DOCS / f"results/{name}.{kind}").read_text(encoding="utf-8") for kind in ("md", "csv"))
+    judged = load("judge_results").judged(page, numbers)
+    assert judged == (page, numbers), f"python scripts/judge_results.py {name}"
+
+
+def test_the_smallest_p_of_a_column_counts_for_all_pairs_of_rows():
+    judged = 0
+    for name in MEASURED:
+        lines = csv_lines(name)
+        for column in {line["column"] for line in lines}:
+            rows = [line for line in lines if line["column"] == column and line["mean"]]
+            best = next(numbers_of_seeds(line) for line in rows if line["is_best"] == "True")
+            tested = {line["row"]: float(line["p_t_adjusted"]) for line in rows if line["p_t_adjusted"]}
+            if not tested:
+                continue
+            ps = {}
+            for line in rows:
+                own = numbers_of_seeds(line)
+                if line["row"] in tested and own != best:
+                    pairs = [(float(best[seed]), float(own[seed])) for seed in best]
+                    ps[line["row"]] = scipy.stats.ttest_rel(*zip(*pairs, strict=True)).pvalue
+            least, k = min(ps, key=ps.get), len(rows)
+            assert tested[least] == pytest.approx(min(1.0, ps[least] * k * (k - 1) / 2), rel=1e-6)
+            judged += 1
+    assert judged == 9  # the columns with enough seeds for their rows
 
 
 # --- the map of the papers --------------------------------------------------------------------------------------------
