@@ -82,7 +82,7 @@ def terminal(output: str) -> None:
     """What the first command prints, as an SVG without fonts from elsewhere."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print("$ dfl-fit --config configs/afind.yaml", highlight=False)
-    console.print(output, end="", highlight=False)
+    console.print(f"{output}\n", end="", highlight=False)  # an empty line: rich cuts the feet off the last one
     text = console.export_svg(title="dfl-fit")
     (IMAGES / "terminal.svg").write_text(re.sub(r"\s*@font-face \{.*?\}", "", text, flags=re.DOTALL), encoding="utf-8")
 
