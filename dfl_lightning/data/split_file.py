@@ -15,7 +15,8 @@ from dfl_lightning.utils.files import read_npz, write_npz
 
 __all__ = ["origin", "read_split", "write_split"]
 
-FORMAT = 1
+FORMAT = 2
+"""Of the file; another one is refused. Since 2, it has checksums of inputs and names besides those of targets."""
 PARTS = ("train", "val", "test")
 KINDS = {
     "rotation": "fiu",

@@ -185,7 +185,7 @@ def test_another_data_set_is_refused_by_name(saved):
         ({"num_samples": 1796}, "with 1796 samples, but data has 1797"),
         ({"num_test_samples": 5}, "with 5 test samples, but data has 0"),
         ({"targets_crc32": 1}, "with other labels"),
-        ({"format": 2}, "format 2, this version reads 1"),
+        ({"format": 3}, "format 3, this version reads 2"),
         ({"train_indices": np.array([1])}, "malformed .*train_offsets do not fit 6 clients and 1 indices"),
         ({"test_offsets": np.array([0, 1])}, "malformed .*test_offsets do not fit"),
         ({"train_indices": np.array([0.5])}, r"malformed .*train_indices is float64 \[1\]"),

@@ -12,6 +12,8 @@ from dfl_lightning import read_run
 from dfl_lightning.cli.command import run
 from dfl_lightning.report.differences import differences
 from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.page.settings import settings_section
+from dfl_lightning.report.writing import write_report
 from dfl_lightning.utils.constructor_arguments import arguments_of
 from tests.helpers.small_run import SmallRun
 
@@ -65,6 +67,22 @@ def test_unknown_arguments_are_never_merged(runs):
     methods = find_methods([read_run(runs[name].folder) for name in ("plain", "again")])
     assert len(methods) == 2
     assert len({method.name for method in methods}) == 2
+
+
+def test_a_page_says_which_runs_their_config_repeats(runs, tmp_path):
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    page = write_report([runs[name].folder for name in ("plain", "again")], to=tmp_path / "page.html").read_text()
+    assert "(repeats it)" not in page
+    assert page.count("from Python, with objects that no config makes") == 2
+    assert "(repeats it)" in write_report([runs["one"].folder], to=tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("names", [("plain", "again"), ("one", "three")])
+def test_settings_are_called_the_same_only_where_all_are_known(runs, names):
+    methods = find_methods([read_run(runs[name].folder) for name in names])
+    said = settings_section(methods)
+    assert "all settings are the same" not in said
+    assert ("all known settings are the same" in said) == (not differences(methods))
 
 
 def test_config_that_no_text_makes_is_refused_by_name(runs, capsys):

@@ -74,6 +74,15 @@ def test_rows_and_columns_without_a_verdict_are_not_among_all(table_of):
     ]
 
 
+def test_a_row_that_is_tested_on_other_samples_is_named_with_this_reason(table_of, pretend):
+    table = table_of(CLEAR)
+    for (row, column, _), cell in table.plan.cells.items():
+        if (row, column) == ("B", "y"):
+            pretend(cell, 0.5, tested=77)
+    said = list(sentences(make_table(table.plan)))
+    assert "In y there is no verdict on B: tested on other samples than A." in said
+
+
 def test_numbers_of_several_units_have_no_mean_distance_from_the_paper(planned, pretend):
     plan = planned(accuracy=None, score="last", published={"Gossip": {"IID": 40.0, "rotated": 5.0}})
     for (_, column, _), cell in plan.cells.items():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from dfl_lightning.checkpoints.history import config_text
+from dfl_lightning.checkpoints.history import UNKNOWN_SETTINGS, config_text
 from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.differences import differences
 from dfl_lightning.report.methods import Method
@@ -47,7 +47,7 @@ def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[
     def head(method: Method) -> str:
         name = name_button(method.name)
         if not method.runs[0].config:
-            return f"{name}<small>from Python</small>"
+            return f"{name}<small>no config.yaml</small>"
         button = (
             f"<button type='button' data-config='{places[method.full_name]}' "
             f'aria-label="Save: config of {escape(method.full_name, quote=True)}">YAML</button>'
@@ -57,7 +57,8 @@ def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[
     across, down = list(map(head, methods)), [f"<code>{_breakable(name)}</code>" for name in found]
     cells = [[_breakable(value) for value in values] for values in found.values()]
     if not found:
-        down, cells = ["all settings are the same"], [[""] * len(methods)]
+        known = all(m.runs[0].config and not m.runs[0].config.get(UNKNOWN_SETTINGS) for m in methods)
+        down, cells = [f"all {'' if known else 'known '}settings are the same"], [[""] * len(methods)]
     corner = "setting"
     if len(methods) > _ACROSS:
         corner, across, down = "method", down, across

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.report.attack import adversaries
 from dfl_lightning.report.charts.colours import dash_at
 from dfl_lightning.report.charts.theme import LIGHT
@@ -203,6 +204,8 @@ def commands_table(methods: Sequence[Method]) -> str:
 def _typed(run: Run) -> str:
     if run.commands:
         return "<br>".join(f"<code>{_options_whole(command)}</code>" for command in run.commands)
+    if any(run.config.get(key) for key in (UNKNOWN_SETTINGS, NOT_MAKEABLE)):
+        return "<i>from Python, with objects that no config makes</i>"
     if run.config:
         return f"<code>dfl-fit --config {escape(str(run.path / 'config.yaml'))}</code> <i>(repeats it)</i>"
     return "<i>from Python</i>"
