@@ -92,8 +92,19 @@ def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:
 
 
 def received(run: Run) -> float:
-    """Bytes that a client received in the whole run, mean over clients."""
-    return float(np.nansum(run.metrics.get("bytes_received", np.array([math.nan]))))
+    """Bytes that a client received in the whole run, mean over clients; NaN where the run has not counted them."""
+    return float(np.nansum(run.metrics["bytes_received"])) if "bytes_received" in run.metrics else math.nan
+
+
+def models_a_round(run: Run) -> float:
+    """Models that a client received in a round, mean over clients and rounds; NaN where the run has not counted them.
+
+    Args:
+        run: any.
+    """
+    counted = run.metrics.get("models_received", np.empty(0))
+    counted = counted[~np.isnan(counted)]
+    return float(counted.mean()) if len(counted) else math.nan
 
 
 def seconds(run: Run) -> float:

@@ -40,7 +40,7 @@ def page(tmp_path_factory, make_run, make_links):
                 commands=[(0, "dfl-fit --config ours " * 9)],
             )
             head, *lines = (run / "metrics.csv").read_text().splitlines()
-            lines = [f"{head},threshold", *(f"{line},0.{number + 1}" for line in lines)]
+            lines = [f"{head},threshold,models_received", *(f"{line},0.{number + 1},{9 + seed}" for line in lines)]
             (run / "metrics.csv").write_text("\n".join(lines) + "\n")
             words.append(f"{name}={run}")
     return write_report(words, folder / "page.html")

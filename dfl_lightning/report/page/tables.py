@@ -47,6 +47,7 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
             f"to the best<small>{points}</small>",
             f"over training alone<small>{points}</small>",
             "received<small>MB a client</small>",
+            "models<small>a round</small>",
             "rounds took<small>seconds</small>",
             "seeds",
         )
@@ -98,6 +99,7 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside
         ("best", best),
         ("local", alone),
         ("received", spread_cell(line.received, 1e-6, _digits(1e-6 * line.received.mean))),
+        ("models", spread_cell(line.models, 1, 1)),
         ("seconds", spread_cell(line.seconds, 1, 1)),
         ("seeds", str(len(method.runs))),
     )
@@ -120,7 +122,7 @@ def _of_adversaries(method: Method) -> str:
         means.append(float(here.mean()) if len(here) else math.nan)
     cell = score_cell(spread_of_all(means), method.score)
     name = f"<th scope='row'>adversaries of {escape(method.name)}</th>"
-    return f"<tr class='part'>{name}<td>{cell}</td>{'<td></td>' * 6}</tr>"
+    return f"<tr class='part'>{name}<td>{cell}</td>{'<td></td>' * 7}</tr>"
 
 
 def score_cell(value: Spread, score: Score) -> str:

@@ -11,6 +11,7 @@ from dfl_lightning.report.methods import Method
 from dfl_lightning.report.multiple import judged_among, least_seeds, p_of, simultaneous
 from dfl_lightning.report.over_seeds import (
     last_score,
+    models_a_round,
     over_runs,
     paired,
     received,
@@ -34,6 +35,8 @@ class Line:
     """A method in the table; scores, bytes and seconds, differences of scores.
 
     Attributes:
+        models: received by a client in a round.
+        received: bytes, by a client in the whole run.
         to_best: difference to the best method, with the interval of this pair alone.
         over_local: difference to training alone, likewise.
         takes_part: whether the method is compared with the others.
@@ -44,6 +47,7 @@ class Line:
     method: Method
     score: Spread
     worst: Spread
+    models: Spread
     received: Spread
     seconds: Spread
     to_best: Interval | None
@@ -81,6 +85,7 @@ def lines(methods: Sequence[Method]) -> list[Line]:
             method=m,
             score=means[m.full_name],
             worst=over_runs(worst_tenth, m.runs),
+            models=spread([models_a_round(run) for run in m.runs]),
             received=spread([received(run) for run in m.runs]),
             seconds=spread([seconds(run) for run in m.runs]),
             to_best=to(m, best),
