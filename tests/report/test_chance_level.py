@@ -8,6 +8,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 from dfl_lightning import read_run
 from dfl_lightning.report.chance_level import chance_level
 from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.page.assemble import page
 from dfl_lightning.report.page.said import about_chance, about_conditions, qualified
 
 COUNTS = [[80, 20, 0], [10, 30, 60]]
@@ -68,6 +69,8 @@ def test_verdict_names_conditions_in_which_methods_differ(made):
     (words,) = about_conditions(methods)
     assert words == "Conditions differ, too, not only methods: dropouts: none (A), RandomDropout: rate = 0.5 (B)."
     assert qualified(methods)[-1] == words
+    html = page(methods, drawn=[])
+    assert 0 < html.index(words) < html.index("<table class='verdict'>")
     assert about_conditions(find_methods([*made("C", [0.9]), *made("D", [0.8])])) == []
 
 

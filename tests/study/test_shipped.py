@@ -1,12 +1,18 @@
 """The shipped studies: every row, column and number of a paper's table."""
 
+import re
+import sys
+from pathlib import Path
+
 import pytest
 
 from dfl_lightning.cli.arguments import Settings, split, with_configs
 from dfl_lightning.study import checking
 from dfl_lightning.study.command import main
+from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.settings import words_of
 from dfl_lightning.study.study_file import KIND, read_study_file
+from dfl_lightning.study.unequal import unequal_rows
 from dfl_lightning.utils.errors import MissingData
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -130,3 +136,42 @@ def test_scores_of_settings_that_papers_print():
     words = " ".join(words_of(read_study_file("dpfl_table1"), "DPFL 0.05 N", "CINIC10 Dir(0.1)"))
     assert "--data.num_clients=200" in words or '"num_clients": 200' in words
     assert words.endswith("--selection.budget=10")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def conditions_of(name, folder):
+    """Names of the conditions in which rows of a study differ, in any column."""
+    found = unequal_rows(make_plan(read_study_file(name), folder)).values()
+    return {condition for _, unequal in found for condition, _ in unequal}
+
+
+@pytest.mark.parametrize(("page", "name"), [("studies.md", "mine"), ("tutorial.md", "idea")])
+def test_the_examples_of_pages_differ_in_their_methods_only(page, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # the first block of each language
+    blocks = dict(re.findall(r"```(python|yaml)\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)[::-1])
+    if name == "idea":
+        (tmp_path / "lowest_loss.py").write_text(blocks["python"])
+    assert f"\nname: {name}\n" in blocks["yaml"]
+    (tmp_path / "study.yaml").write_text(blocks["yaml"])
+    assert conditions_of("study.yaml", tmp_path / "made") == set()
+    sys.modules.pop("lowest_loss", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "conditions"),
+    [
+        ("digits_small", set()),
+        ("tasks_small", {"further training"}),  # Ditto's second models
+        ("modern_small", {"further training", "topology"}),
+    ],
+)
+def test_small_studies_differ_in_what_methods_need_and_their_pages_say_it(name, conditions, tmp_path):
+    assert conditions_of(name, tmp_path) == conditions
+    if conditions:
+        page = " ".join((DOCS / f"results/{name}.md").read_text(encoding="utf-8").split())
+        sentence = page.partition("Rows differ in more than their method: ")[2].partition(". ")[0]
+        assert all(f"{condition}: " in sentence for condition in conditions)
