@@ -17,7 +17,7 @@ ABOUT = "received: models, those that were only tried included, and bytes, mean 
 
 
 @dataclass(frozen=True)
-class Received:
+class RoundTraffic:
     """What a client of a row and column receives in a round, mean over clients, rounds and seeds.
 
     Attributes:
@@ -29,14 +29,14 @@ class Received:
     bytes: float | None = None
 
 
-def received_by(states: Iterable[CellState]) -> Received:
+def received_by(states: Iterable[CellState]) -> RoundTraffic:
     """Read what a client receives in a round, from the finished cells of a place.
 
     Args:
         states: of a row and column.
     """
     runs = [read_metrics(state.run / "metrics.csv") for state in states if state.is_done and state.run is not None]
-    return Received(_over_seeds(runs, "models_received"), _over_seeds(runs, "bytes_received"))
+    return RoundTraffic(_over_seeds(runs, "models_received"), _over_seeds(runs, "bytes_received"))
 
 
 def _over_seeds(runs: Sequence[Sequence[Mapping[str, str]]], column: str) -> float | None:
@@ -49,14 +49,15 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def in_words(places: Iterable[Received]) -> str:
+def in_words(places: Iterable[RoundTraffic]) -> str:
     """Say what a client of a row receives: a number, or a range where the columns differ; empty if nothing is known.
 
     Args:
         places: of a row.
 
     Examples:
-        >>> in_words([Received(5.0, 13000.0), Received()]), in_words([Received(5.0, 13000.0), Received(19.5, 50700.0)])
+        >>> one, other = RoundTraffic(5.0, 13000.0), RoundTraffic(19.5, 50700.0)
+        >>> in_words([one, RoundTraffic()]), in_words([one, other])
         ('5 models, 13.0 kB', '5 to 19.5 models, 13.0 to 50.7 kB')
     """
     known = list(places)

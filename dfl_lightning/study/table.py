@@ -34,7 +34,7 @@ from dfl_lightning.study.of_code import about_code
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.reach import RoundsToReach, partly_reached, require_one_score
-from dfl_lightning.study.received import ABOUT, HEADING, Received, in_words, received_by
+from dfl_lightning.study.received import ABOUT, HEADING, RoundTraffic, in_words, received_by
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.unequal import sentences as about_conditions
 from dfl_lightning.study.validated import are_validated
@@ -164,7 +164,7 @@ class Table:
     notes: list[str]
     states: list[CellState] = field(repr=False)
     made: str = ""
-    received: dict[tuple[str, str], Received] = field(default_factory=dict)
+    received: dict[tuple[str, str], RoundTraffic] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[str]:
@@ -252,7 +252,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_caption(plan, measures),
         *about_excluded(plan.study.exclude),
         *about_conditions(plan, done),
-        *[ABOUT] * any(one != Received() for one in received.values()),
+        *[ABOUT] * any(one != RoundTraffic() for one in received.values()),
         *[without] * bool(without),
         *_too_few_seeds(rivals),
         *_no_stars(rivals),

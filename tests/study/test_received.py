@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from dfl_lightning.study import formats
-from dfl_lightning.study.received import HEADING, Received, in_words
+from dfl_lightning.study.received import HEADING, RoundTraffic, in_words
 from dfl_lightning.study.table import make_table
 
 # Models and kilobytes by round, for each seed.
@@ -93,7 +93,7 @@ def test_a_row_that_is_not_known_is_empty(received):
     ],
 )
 def test_numbers_in_words(places, words):
-    assert in_words(Received(*place) for place in places) == words
+    assert in_words(RoundTraffic(*place) for place in places) == words
 
 
 def test_picture_and_page_have_the_column(received):
