@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import read_npz
 
 TESTED, TRAINED, BEGUN = "test data", "training data", "first models"
-"""What rows can differ in besides their method; of these only other test data prevent a comparison."""
+"""What rows can differ in besides their method; of these only other test data prevent a comparison. Other numbers of
+training samples are a condition like others, see `unequal`."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,11 @@ class Unlike:
         row: its name.
         columns: in which it does.
         what: `TESTED`, `TRAINED` or `BEGUN`.
-        samples: of `TRAINED`, on how many samples all its clients train, and on how many those of most other rows do,
-            with the first seed for which they differ.
     """
 
     row: str
     columns: tuple[str, ...]
     what: str
-    samples: tuple[int, int] | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -59,10 +56,13 @@ def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]
     splits = {id(state): _split_of(state) for state in states}
     tested = {id(s): tested_data(splits[id(s)]) or str(s.run) for s in states}  # unknown data are like no others
     trained = {id(s): _trained_on(splits[id(s)]) for s in states}
-    yield from (Unlike(row, columns, TESTED) for row, columns in _apart(states, rows, lambda s: tested[id(s)]))
-    for row, columns in _apart(states, rows, lambda s: trained[id(s)]):
-        yield Unlike(row, columns, TRAINED, _samples(states, row, columns[0], trained))
-    yield from (Unlike(row, columns, BEGUN) for row, columns in _apart(states, rows, _begun_from))
+    marks: dict[str, Callable[[CellState], str]] = {
+        TESTED: lambda state: tested[id(state)],
+        TRAINED: lambda state: trained[id(state)],
+        BEGUN: _begun_from,
+    }
+    for what, mark in marks.items():
+        yield from (Unlike(row, columns, what) for row, columns in _apart(states, rows, mark))
 
 
 def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
@@ -71,50 +71,31 @@ def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
     Args:
         apart: rows that differ in more than their method.
     """
-    for key in dict.fromkeys((u.columns, u.what, u.samples) for u in apart):
-        columns, what, samples = key
-        names = ", ".join(u.row for u in apart if (u.columns, u.what, u.samples) == key)
+    for columns, what in dict.fromkeys((u.columns, u.what) for u in apart):
+        names = ", ".join(u.row for u in apart if (u.columns, u.what) == (columns, what))
         others = f"the other rows of {', '.join(columns)}"
         if what == TESTED:
             yield f"tested on other samples than {others}: {names}; no paired differences"
-        elif what == BEGUN:
-            yield f"other first models than {others}: {names}; differences to them are paired by the data only"
-        elif samples is not None and samples[0] != samples[1]:
-            yield f"clients train on {samples[0]:,} samples, those of {others} on {samples[1]:,}: {names}"
+        elif what == TRAINED:
+            yield f"clients train on other samples than those of {others}: {names}"
         else:
-            yield f"clients train on other samples than those of {others}, but on as many: {names}"
+            yield f"other first models than {others}: {names}; differences to them are paired by the data only"
 
 
 def _apart(
-    states: Sequence[CellState], rows: Sequence[str], mark: Callable[[CellState], str | tuple[int, str]]
+    states: Sequence[CellState], rows: Sequence[str], mark: Callable[[CellState], str]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each row of which a cell has another mark than most cells of its column and seed, with the columns."""
     differing: dict[str, list[str]] = {}
     for column in dict.fromkeys(state.cell.column for state in states):
         for seed in dict.fromkeys(state.cell.seed for state in states):
             found = {s.cell.row: mark(s) for s in states if (s.cell.column, s.cell.seed) == (column, seed)}
-            for row in found.keys() - _usual(found, rows):
-                if column not in differing.setdefault(row, []):
+            marks = [found[row] for row in rows if row in found]
+            common = max(marks, key=marks.count, default="")
+            for row in found:
+                if found[row] != common and column not in differing.setdefault(row, []):
                     differing[row].append(column)
-    yield from ((row, tuple(differing[row])) for row in rows if row in differing)
-
-
-def _usual(found: Mapping[str, str | tuple[int, str]], rows: Sequence[str]) -> set[str]:
-    """Return the rows with the mark that most have; of marks that as many have, the one of the first row."""
-    in_order = [row for row in rows if row in found]
-    counts = Counter(found[row] for row in in_order)
-    return {row for row in in_order if found[row] == max(counts, key=lambda mark: counts[mark])}
-
-
-def _samples(
-    states: Sequence[CellState], row: str, column: str, trained: Mapping[int, tuple[int, str]]
-) -> tuple[int, int] | None:
-    """Return the number of training samples of a row and of most others, with the first seed for which they differ."""
-    for seed in dict.fromkeys(state.cell.seed for state in states):
-        found = {s.cell.row: trained[id(s)] for s in states if (s.cell.column, s.cell.seed) == (column, seed)}
-        if row in found and row not in (usual := _usual(found, list(found))):
-            return found[row][0], found[next(iter(usual))][0]
-    return None
+    yield from ((row, tuple(differing[row])) for row in rows if differing.get(row))
 
 
 def _split_of(state: CellState) -> dict[str, np.ndarray]:
@@ -126,12 +107,12 @@ def _split_of(state: CellState) -> dict[str, np.ndarray]:
         raise UserError(f"{file}: cannot be read ({reason(error)}); {remedy}") from error
 
 
-def _trained_on(split: Mapping[str, np.ndarray]) -> tuple[int, str]:
-    """Return how many samples all clients train on, and a hash of these."""
+def _trained_on(split: Mapping[str, np.ndarray]) -> str:
+    """Hash the training samples of all clients; they differ where only one method has validation data, for example."""
     digest = hashlib.sha256()
     for name in ("train_indices", "train_offsets"):
         digest.update(np.ascontiguousarray(split.get(name, np.empty(0))).tobytes())
-    return len(split.get("train_indices", ())), digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _begun_from(state: CellState) -> str:

@@ -25,7 +25,7 @@ def received(planned, pretend):
     def received(traffic):
         plan = planned(seeds=[0, 1])
         for key, cell in plan.cells.items():
-            run = pretend(cell, 0.5, split=cell.seed)
+            run = pretend(cell, 0.5, tested=cell.seed)
             if key[:2] in traffic:
                 rounds = enumerate(traffic[key[:2]][key[2]])
                 lines = [f"{n},{models},{1000 * kilobytes}" for n, (models, kilobytes) in rounds]

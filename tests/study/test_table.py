@@ -214,20 +214,17 @@ def test_rows_with_other_test_data_have_no_paired_differences(filled, pretend):
     assert "≈" not in formats.markdown(table).partition("Paired")[0].partition("\n- ")[0]
 
 
-@pytest.mark.parametrize(
-    ("trained", "words"),
-    [
-        ((1, 2), "clients train on 2 samples, those of the other rows of IID on 3: Local"),
-        ((1, 2, 4), "clients train on other samples than those of the other rows of IID, but on as many: Local"),
-    ],
-)
-def test_rows_with_other_training_data_are_paired_by_their_test_data_and_named(filled, pretend, trained, words):
+@pytest.mark.parametrize("trained", [(1, 2), (1, 2, 4)])
+def test_rows_with_other_training_data_are_paired_by_their_test_data_and_named(filled, pretend, trained):
     plan = filled(ACCURACIES)
     for seed in (0, 1):
         pretend(plan.cells["Local", "IID", seed], 0.7, tested=seed, trained=trained)
     table = make_table(plan)
     assert table.rivals["Local", "IID"].difference is not None
-    assert [note for note in table.notes if "clients train on" in note] == [words]
+    said = [note for note in table.notes if "train on" in note or "training samples" in note]
+    named = "clients train on other samples than those of the other rows of IID: Local"
+    assert named in said
+    assert len(said) == 1 + (len(trained) == 2)  # their number is a condition
 
 
 def test_rows_with_other_first_models_are_paired_by_the_data(filled):
@@ -247,7 +244,7 @@ def test_rows_with_other_first_models_are_paired_by_the_data(filled):
 def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
     apart = [
         Unlike("A", ("x",), TESTED),
-        Unlike("E", ("x",), TRAINED, (1101, 1365)),
+        Unlike("E", ("x",), TRAINED),
         Unlike("B", ("x", "y"), BEGUN),
         Unlike("C", ("x",), BEGUN),
         Unlike("D", ("x",), BEGUN),
@@ -255,7 +252,7 @@ def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
     paired = "differences to them are paired by the data only"
     assert list(sentences(apart)) == [
         "tested on other samples than the other rows of x: A; no paired differences",
-        "clients train on 1,101 samples, those of the other rows of x on 1,365: E",
+        "clients train on other samples than those of the other rows of x: E",
         f"other first models than the other rows of x, y: B; {paired}",
         f"other first models than the other rows of x: C, D; {paired}",
     ]
