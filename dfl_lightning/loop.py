@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
@@ -90,6 +91,20 @@ class NamedCheckpoints(_CheckpointConnector):
         if state_fn == TrainerFn.FITTING:
             cast("RunTrainer", self.trainer).resumed_from = found
         return found
+
+
+def checkpoint_by_word(trainer: Trainer, word: str) -> str | Path | None:
+    """Return the checkpoint that callbacks of the trainer call `best` or `last`; None where there is none.
+
+    Args:
+        trainer: about to fit.
+        word: `best` or `last`.
+
+    Raises:
+        UserError: no callback kept a best model, or several did.
+    """
+    connected = trainer.lightning_module is not None
+    return trainer._checkpoint_connector._parse_ckpt_path(TrainerFn.FITTING, word, True, connected)
 
 
 class LoggedNumber(_ResultMetric):

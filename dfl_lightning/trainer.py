@@ -41,7 +41,7 @@ from dfl_lightning.distributed.connection import connected
 from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
-from dfl_lightning.loop import LocalWork, RoundLoop
+from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
 from dfl_lightning.report.live import LivePage
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
@@ -424,8 +424,7 @@ class DFLTrainer(Trainer):
             self.run_folder.leave()
         ckpt_path = _checkpoint(ckpt_path)
         if ckpt_path in ("best", "last"):  # as the callbacks of an earlier fit know them, which begin anew below
-            known = self.lightning_module is not None
-            ckpt_path = self._checkpoint_connector._parse_ckpt_path(TrainerFn.FITTING, ckpt_path, True, known)
+            ckpt_path = checkpoint_by_word(self, ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
         parts = self._changed_by_rounds(model)
         if hasattr(model, "last_fit"):  # Lightning refuses what is no module, and `setup` another trainer's

@@ -12,7 +12,7 @@ from dfl_lightning.study.exclude import require_cells
 from dfl_lightning.study.resolve import Resolver, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
-from dfl_lightning.study.validated import said_by
+from dfl_lightning.study.validation_settings import said_by
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.yaml_files import read_config

@@ -16,7 +16,7 @@ from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.table import make_table
-from dfl_lightning.study.validated import said_by
+from dfl_lightning.study.validation_settings import said_by
 from dfl_lightning.utils.score import Score
 
 RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"

@@ -177,6 +177,7 @@ def test_what_is_no_study_is_refused_and_damage_is_named(planned, pretend, tmp_p
 def test_the_page_of_a_study_is_made_of_its_runs(trained, tmp_path, capsys, monkeypatch):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     monkeypatch.chdir(trained.parents[1])
+    monkeypatch.setattr("time.strftime", lambda form: "2026-11-27 12:00")  # the minute may change between the pages
     assert main(["report", "small.yaml"]) == 0
     page = trained / "report.html"
     assert capsys.readouterr().out.startswith("studies/small/report.html (")

@@ -93,6 +93,6 @@ def test_the_differences_on_the_page_are_those_of_its_table():
         for row, line in re.findall(r"^\| ([\w+]+) \|(.* ± .*)$", PAGE, re.MULTILINE)
     }
     shown = re.findall(r"^\| (\S+) \| ([\w+]+) − ([\w+]+) \| \+(\S+) \|", PAGE, re.MULTILINE)
-    assert len(shown) == 4
+    assert len(shown) == 6
     for column, best, row, mean in shown:
         assert means[best][column] - means[row][column] == pytest.approx(float(mean), abs=0.011)
