@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as vision
 
 from dfl_lightning.data.client_data import Augment, ClientData
 from dfl_lightning.data.index_lists import IndexLists
@@ -34,6 +32,9 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     turns, rest = divmod(degrees % 360, 90)
     if rest == 0:
         return torch.rot90(images, int(turns), dims=(-2, -1))
+    from torchvision.transforms import InterpolationMode  # which takes seconds, and is needed by few runs
+    from torchvision.transforms import functional as vision
+
     chunks = [vision.rotate(chunk, degrees, InterpolationMode.BILINEAR) for chunk in images.split(CHUNK)]
     return torch.cat(chunks) if chunks else images
 

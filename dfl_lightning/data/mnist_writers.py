@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from torchvision.datasets import QMNIST
-from torchvision.datasets.utils import download_and_extract_archive
 
 from dfl_lightning.utils.errors import MissingData, UserError, reason
 from dfl_lightning.utils.files import read_bounded, read_npz
@@ -28,6 +26,9 @@ def download_writers(root: Path) -> None:
     """
     if (root / NPZ).is_file() or all((root / file).is_file() for file in LABELS):
         return
+    from torchvision.datasets import QMNIST  # which takes seconds, and is needed by few runs
+    from torchvision.datasets.utils import download_and_extract_archive
+
     try:
         for part in ("train", "test"):
             url, md5 = next(entry for entry in QMNIST.resources[part] if "labels" in entry[0])

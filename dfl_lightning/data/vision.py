@@ -1,4 +1,7 @@
-"""Torchvision's data sets, downloaded on request."""
+"""Torchvision's data sets, downloaded on request.
+
+Torchvision takes seconds to import, therefore it is imported when a data set is opened.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torchvision.datasets as datasets
 from torch import Tensor
 
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
@@ -26,7 +28,8 @@ class TorchvisionData(FederatedData):
         **kwargs: everything else of `FederatedData`.
     """
 
-    dataset: ClassVar[type]
+    original: ClassVar[str]
+    """The name of the data set in `torchvision.datasets`."""
     num_classes: ClassVar[int]
 
     def __init__(self, download: bool = True, **kwargs: Any) -> None:
@@ -53,6 +56,23 @@ class TorchvisionData(FederatedData):
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
         return images, torch.as_tensor(data.targets, dtype=torch.int64)
 
+    @classmethod
+    def dataset(cls, root: Path, train: bool, download: bool) -> Any:
+        """Open a part of torchvision's data set.
+
+        Args:
+            root: the folder of its files.
+            train: the training images, otherwise those of the test.
+            download: fetch missing files.
+
+        Raises:
+            RuntimeError: files are missing or damaged.
+            OSError: they cannot be fetched or read.
+        """
+        from torchvision import datasets
+
+        return getattr(datasets, cls.original)(root, train=train, download=download)
+
     def _open(self, train: bool, download: bool) -> Any:
         try:
             return self.dataset(self.root, train=train, download=download)
@@ -76,7 +96,7 @@ class MNIST(TorchvisionData):
     For the partition `ByWriter` it also reads who wrote them: 539 writers for training, 297 others for the test.
     """
 
-    dataset = datasets.MNIST
+    original = "MNIST"
     num_classes = 10
 
     def prepare_data(self) -> None:
@@ -107,19 +127,19 @@ class MNIST(TorchvisionData):
 class FashionMNIST(TorchvisionData):
     """Clothing (Xiao et al. 2017): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes."""
 
-    dataset = datasets.FashionMNIST
+    original = "FashionMNIST"
     num_classes = 10
 
 
 class CIFAR10(TorchvisionData):
     """Photographs (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32 pixels, 10 classes."""
 
-    dataset = datasets.CIFAR10
+    original = "CIFAR10"
     num_classes = 10
 
 
 class CIFAR100(TorchvisionData):
     """Photographs (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32 pixels, 100 fine classes."""
 
-    dataset = datasets.CIFAR100
+    original = "CIFAR100"
     num_classes = 100

@@ -15,8 +15,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 __all__ = ["class_vectors", "clusters_below", "proximity"]
@@ -112,6 +110,9 @@ def clusters_below(distances: Tensor, threshold: float, method: Literal["average
     """
     if len(distances) == 1:
         return torch.zeros(1, dtype=torch.long)
+    from scipy.cluster.hierarchy import fcluster, linkage  # which takes a part of a second, and other methods need not
+    from scipy.spatial.distance import squareform
+
     joined = linkage(squareform(distances.double().numpy(), checks=False), method=method)
     numbers = fcluster(joined, t=threshold, criterion="distance")
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)

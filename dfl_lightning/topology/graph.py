@@ -11,8 +11,6 @@ from functools import cached_property
 import networkx as nx
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from dfl_lightning.links import AllPairs, Links
@@ -322,6 +320,9 @@ def components(links: Links, kind: str = "weak") -> Tensor:
         >>> components(Links.from_mask(torch.tensor([[False, True, False]] + [[False] * 3] * 2))).tolist()
         [0, 0, 1]
     """
+    from scipy.sparse import coo_array  # which takes a part of a second, and complete graphs need not
+    from scipy.sparse.csgraph import connected_components
+
     n, ends = links.nodes, (links.receivers.numpy(), links.senders.numpy())
     matrix = coo_array((np.ones(len(links), dtype=np.int8), ends), shape=(n, n))
     return torch.from_numpy(connected_components(matrix, directed=True, connection=kind)[1]).long()

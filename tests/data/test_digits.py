@@ -1,16 +1,16 @@
 import torch
 from sklearn.datasets import load_digits
 
-from dfl_lightning.data import Digits
+from dfl_lightning.data import Digits, digits
 
 
 def test_the_digits_are_scikit_learns_scaled_to_one():
     data = Digits(num_clients=3)
     data.setup()
     x, y = data.clients.batch(torch.arange(1797))
-    digits = load_digits()
-    assert torch.equal(x, torch.from_numpy(digits.images).float().unsqueeze(1) / 16)
-    assert torch.equal(y, torch.from_numpy(digits.target))
+    original = load_digits()
+    assert torch.equal(x, torch.from_numpy(original.images).float().unsqueeze(1) / 16)
+    assert torch.equal(y, torch.from_numpy(original.target))
     assert x.max() == 1
     assert data.clients.input_shape == (1, 8, 8)
     assert data.clients.num_classes == 10
@@ -30,3 +30,11 @@ def test_a_quarter_of_each_clients_images_is_held_out_also_where_null_is_asked_f
         data = Digits(num_clients=3, test_fraction=fraction)
         data.setup()
         assert data.clients.sizes("test").tolist() == [149, 149, 149]
+
+
+def test_they_are_scikit_learns_also_where_its_file_is_elsewhere(monkeypatch):
+    with_file = digits._digits.__wrapped__()
+    monkeypatch.setattr(digits, "_table", lambda: None)
+    for mine, theirs in zip(with_file, digits._digits.__wrapped__(), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert (mine == theirs).all()
