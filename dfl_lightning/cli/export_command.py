@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
+from dfl_lightning.cli.loading import loading
 from dfl_lightning.cli.outcome import OneSentenceParser, end
 from dfl_lightning.utils.errors import UserError
 
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(argv)
         if options.bundle is not None:
             return _pack(options)
-        from dfl_lightning.cli.export import export_as_asked
+        with loading():
+            from dfl_lightning.cli.export import export_as_asked
 
         return export_as_asked(options)
 
@@ -44,7 +46,8 @@ def _pack(options: argparse.Namespace) -> int:
     for name in ("client", "all", "to", "finetuned"):
         if getattr(options, name):
             raise UserError(f"--bundle packs a run without its models, so that --{name} has no meaning; leave it out")
-    from dfl_lightning.cli.bundle import bundle
+    with loading():
+        from dfl_lightning.cli.bundle import bundle
 
     packed = bundle(options.run, options.bundle)
     print(f"{options.bundle}: {', '.join(packed.members)}")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NoReturn
 
 from dfl_lightning.cli.ending import write_ending
+from dfl_lightning.cli.loading import loading, own_process
 from dfl_lightning.cli.streams import prepare_streams, refused_output
 
 
@@ -74,7 +75,8 @@ def _loading() -> Iterator[None]:
     if watched:
         print("loading torch and lightning ...", end="", file=sys.stderr, flush=True)
     try:
-        yield
+        with loading():
+            yield
     finally:
         if watched:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
@@ -88,6 +90,7 @@ def _show(page: str) -> int:
 def start(command: str) -> None:
     """Before anything is loaded: Ctrl-C ends the command at once, and what it prints can be written."""
     _end_at_once()
+    own_process()
     refusal = prepare_streams()
     if refusal is not None:
         _refuse(command, refusal)

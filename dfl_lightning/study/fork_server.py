@@ -19,6 +19,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from dfl_lightning.cli.loading import loading, own_process
+
 PRELOADED = ("dfl_lightning.cli.command", "dfl_lightning.engines.stacked")
 """Modules that import all that a run needs."""
 
@@ -48,10 +50,11 @@ class Work:
 def main() -> None:
     """Import, say so, and serve; in a fork: be a cell."""
     control = socket.socket(fileno=os.dup(0))  # the study sees it closed when this process has ended, not before
-    gc.disable()  # what is imported stays
-    for module in PRELOADED:
-        importlib.import_module(module)
-    gc.freeze()  # a fork's collections need not look through it, which would copy its pages
+    own_process()
+    with loading():  # a fork's collections do not look through what is imported, which would copy its pages
+        for module in PRELOADED:
+            importlib.import_module(module)
+    gc.disable()
     sys.stdout.flush()
     sys.stderr.flush()
     printed = os.pread(1, os.fstat(1).st_size, 0)  # by what was imported: a file, which is the study's too

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dfl_lightning.cli.loading import loading
 from dfl_lightning.study.environment import without_slurm
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.source_code import differing, find_sources, hashes_of
@@ -49,7 +50,8 @@ def resolved(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: they are refused.
     """
-    from dfl_lightning.cli.resolve import resolve  # it loads all of the library
+    with loading():
+        from dfl_lightning.cli.resolve import resolve
 
     with without_slurm():
         return resolve(words)
@@ -62,7 +64,8 @@ def outline_of(config: dict[str, Any]) -> Outline:
         MissingData: files of the data are missing.
         UserError: the run is refused for another reason.
     """
-    from dfl_lightning.cli.resolve import set_up  # it loads all of the library
+    with loading():
+        from dfl_lightning.cli.resolve import set_up
 
     with tempfile.TemporaryDirectory() as folder, without_slurm():
         file = Path(folder) / "cell.yaml"
@@ -244,7 +247,8 @@ def _without_defaults(value: Any, defaults: Mapping[str, Mapping[str, Any]]) -> 
 
 def _defaults(path: str) -> dict[str, Any]:
     """Return the defaults of a class's arguments, its bases' included, as far as a config can have such values."""
-    from dfl_lightning.cli.registry import import_object  # it loads all of the library
+    with loading():
+        from dfl_lightning.cli.registry import import_object
 
     found = import_object("class", path)
     defaults: dict[str, Any] = {}
