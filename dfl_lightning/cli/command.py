@@ -77,6 +77,7 @@ from dfl_lightning.report.live import LivePage
 from dfl_lightning.report.observing import only_warns
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.report.progress import RoundProgress
+from dfl_lightning.report.summary import versions
 from dfl_lightning.report.writing import PAGE, check_report, write_report
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
@@ -207,7 +208,8 @@ class DFLCLI(LightningCLI):
             raise UserError(
                 f"seed_everything={'null' if seed is None else seed}; it is a whole number from 0 to {2**32 - 1}"
             )
-        seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
+        if self._stop_at != "config":  # nothing is made, and so nothing is drawn
+            seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
 
     def _parse_ckpt_path(self) -> None:
         """Look at the checkpoint before anything is built; settings never come out of it."""
@@ -419,6 +421,23 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
     find_users_classes()
     with exits_refused():
         DFLCLI("test", read(split(argv)), watcher=watcher)
+
+
+_USUAL = (
+    *("--data=Digits", "--data.partition=Dirichlet", "--data.partition.alpha=0.3", "--model.network=MLP"),
+    *("--selection=AFIND", "--threshold=AdaptiveThreshold", "--aggregation=Boltzmann"),
+)
+"""Settings of no user's, to read something."""
+
+
+def prepare_forks() -> None:
+    """Do here what all runs begin with: forks of this process have the parser, its caches and the versions.
+
+    Nothing is drawn, computed or changed that a run could notice.
+    """
+    with quiet_lightning():
+        DFLCLI("fit", Settings(split(_USUAL)), stop_at="config")
+    versions()
 
 
 def read(arguments: Sequence[Argument]) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.ma  # np.unique imports it otherwise, in each fork of this process again
 import torch
 from torch import Tensor
 

@@ -76,7 +76,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "versions": {
                 "python": platform.python_version(),
                 "dfl_lightning": dfl_lightning.__version__,
-                **_versions(),
+                **versions(),
             },
         }
     )
@@ -143,7 +143,8 @@ def _ids(clients: torch.Tensor) -> list[int]:
 
 
 @functools.cache  # reads a file of each package
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what numbers depend on, by package."""
     return {name: version(name) for name in PACKAGES}
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfl_lightning.cli.loading import loading, own_process
+from dfl_lightning.study.fork_end import end_fork
 
 PRELOADED = ("dfl_lightning.cli.command", "dfl_lightning.engines.stacked")
 """Modules that import all that a run needs."""
@@ -54,6 +55,7 @@ def main() -> None:
     with loading():  # a fork's collections do not look through what is imported, which would copy its pages
         for module in PRELOADED:
             importlib.import_module(module)
+        importlib.import_module(PRELOADED[0]).prepare_forks()
     gc.disable()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -140,6 +142,7 @@ def become_cell(work: Work, printed: bytes) -> None:
     import numpy
     import torch
 
+    inherited = set(sys.modules)
     os.setsid()
     stdin, log, *lock = work.descriptors
     for descriptor, standard in ((stdin, 0), (log, 1), (log, 2)):
@@ -159,7 +162,12 @@ def become_cell(work: Work, printed: bytes) -> None:
     torch.default_generator.seed()
     sys.argv = [work.module, *work.words]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
-    runpy.run_module(work.module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(work.module, run_name="__main__", alter_sys=True)
+    except SystemExit as left:
+        if not isinstance(left.code, int):
+            raise
+        end_fork(left.code, inherited)
 
 
 if __name__ == "__main__":

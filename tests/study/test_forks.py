@@ -17,7 +17,7 @@ from killing.cells import cells_of, fork_cells, is_alive, server_of
 from killing.results import differences, result
 
 from dfl_lightning.cli.ending import ENDING, read_ending
-from dfl_lightning.study import forks, starting
+from dfl_lightning.study import fork_end, forks, starting
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.forks import ForkedCell, ForkServer
@@ -100,6 +100,12 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
     assert isinstance(made["second"].process, ForkedCell)
     draws = [noted[name].pop("draws") for name in noted]
     assert all(len(set(column)) == 3 for column in zip(*draws, strict=True))  # of generators that nobody has seeded
+    new = set(noted["new"]["modules"])
+    for name in ("first", "second"):  # which have the parser
+        more = {module.partition(".")[0] for module in set(noted[name]["modules"]) - new - {fork_end.__name__}}
+        assert new <= set(noted[name].pop("modules"))
+        assert more <= {"attr", "attrs"}
+    del noted["new"]["modules"]
     assert noted["first"] == noted["new"]
     assert noted["second"] == noted["new"]
     assert noted["new"]["threads"][0].startswith("ATen/Parallel:\n\tat::get_num_threads() : 2")
@@ -125,6 +131,55 @@ def test_a_fork_ends_with_the_codes_and_sentences_of_a_new_python(server, tmp_pa
     for name, part in (("mistake", "ring_of_rings"), ("diverged", "training of client 0, 1, 2 diverged")):
         assert ends[name, "fork"].code == 2
         assert part in ends[name, "fork"].sentence
+
+
+OF_THE_END = """
+import atexit, threading, time
+import torch
+from dfl_lightning.cli.command import DFLCLI
+from dfl_lightning.callbacks import Monitor
+
+def write(name, text):
+    with open(f"{PLACE}/{name}.txt", "w") as file:
+        file.write(text)
+
+write("parser", str("fit" in DFLCLI._made))
+PLAIN = open(f"{PLACE}/global.txt", "w")
+PLAIN.write("written")
+
+class Object:
+    def __del__(self):
+        write("object", str(torch.tensor(3).item()))
+
+class Leaves(Monitor):
+    def on_start(self, round):
+        self.file, self.me, self.object = open(f"{PLACE}/cycle.txt", "w"), self, Object()
+        self.file.write("written")
+        atexit.register(write, "handler", "called")
+        threading.Thread(target=self.late).start()
+
+    def late(self):
+        time.sleep(0.5)
+        write("thread", "ended")
+"""
+
+
+def test_a_fork_has_the_parser_and_ends_as_a_new_python_does(server, tmp_path):
+    """Handlers, threads, files and objects that it has left to Python, though no library is taken to pieces."""
+    (tmp_path / "leaves_to_python.py").write_text(f"PLACE = {str(tmp_path)!r}\n{OF_THE_END}")
+    config = {
+        **CONFIG,
+        "class_folders": [*CONFIG["class_folders"], str(tmp_path)],
+        "monitors": "leaves_to_python.Leaves",
+    }
+    cell = Cell(server.start, tmp_path / "cell", config)
+    assert cell.wait() == 0, cell.said
+    left = {file.stem: file.read_text() for file in tmp_path.glob("*.txt")}
+    assert left == {
+        **{"parser": "True", "global": "written", "cycle": "written", "object": "3"},
+        **{"handler": "called", "thread": "ended"},
+    }
+    assert "Error" not in cell.said
 
 
 @pytest.mark.parametrize(
