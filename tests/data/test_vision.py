@@ -1,3 +1,6 @@
+import hashlib
+import os
+import pickle
 from urllib.error import URLError
 
 import numpy as np
@@ -120,3 +123,53 @@ def test_what_prepare_data_opened_is_not_opened_again(real_root, monkeypatch):
     data.seed = 1
     data.setup()  # another seed loads again, from the files
     assert opened == [True, False, True, False]
+
+
+@pytest.fixture
+def small_cifar(tmp_path, monkeypatch):
+    """CIFAR-10 of two images a file with hashes of its own: the folder, and the files that were hashed."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def written(name, **content):
+        text = pickle.dumps(content)
+        (folder / name).write_bytes(text)
+        return name, hashlib.md5(text).hexdigest()
+
+    images = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
+    parts = [list(written(f"data_batch_{n}", data=images, labels=[n, 9 - n])) for n in range(1, 6)]
+    test = [list(written("test_batch", data=images, labels=[3, 4]))]
+    name, md5 = written("batches.meta", label_names=list("abcdefghij"))
+    meta = {"filename": name, "key": "label_names", "md5": md5}
+    for key, value in (("train_list", parts), ("test_list", test), ("meta", meta)):
+        monkeypatch.setattr(datasets.CIFAR10, key, value)
+    hashed, plain = [], datasets.utils.calculate_md5
+    monkeypatch.setattr(
+        datasets.utils, "calculate_md5", lambda path, *more: hashed.append(os.path.basename(path)) or plain(path, *more)
+    )
+    return folder, hashed
+
+
+def test_cifars_files_are_hashed_once_and_again_when_they_change(small_cifar, tmp_path):
+    folder, hashed = small_cifar
+
+    def opened(download=False):
+        data = d.CIFAR10(root=str(tmp_path), download=download)
+        data.prepare_data()
+        return [name for name in hashed if name != "batches.meta"], data.load()
+
+    files = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+    names, source = opened()
+    assert names == files
+    assert source.labels.tolist() == [1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
+    assert opened()[0] == files
+    changed = folder / "data_batch_2"
+    before, content = changed.stat(), changed.read_bytes()
+    changed.write_bytes(content[:-50] + bytes([content[-50] ^ 1]) + content[-49:])
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))  # same size, same time
+    with pytest.raises(UserError, match="missing or damaged"):
+        opened()
+    assert hashed[-1] == "data_batch_2"
+    changed.write_bytes(content)
+    hashed.clear()
+    assert opened()[0] == files
