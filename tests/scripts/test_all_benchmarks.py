@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = ("bench_cells", "bench_processes", "bench_scale", "benchmarks.federations", "benchmarks.tables")
+EXAMPLES = (
+    "bench_cells",
+    "bench_processes",
+    "bench_scale",
+    "bench_start",
+    "benchmarks.federations",
+    "benchmarks.tables",
+)
 
 
 @pytest.mark.parametrize("name", [*EXAMPLES, "comparisons.spread"])
