@@ -104,7 +104,7 @@ def _checked_once(original: type) -> type:
         original: `CIFAR10`, or `CIFAR100`, which is derived from it.
     """
 
-    class Checked(original):  # type: ignore[misc, valid-type]
+    class Checked(original):
         def _check_integrity(self) -> bool:
             before = self._states()
             if before is not None and before <= _intact:
