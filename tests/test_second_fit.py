@@ -2,6 +2,8 @@
 
 import copy
 import csv
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -175,3 +177,11 @@ def test_a_copy_of_a_fitted_module_begins_anew(fit, alone):
     seed_everything(0, verbose=False)
     one = fit(module(), digits(), METHODS["Local"](), rounds=1).lightning_module
     same(numbers(fit(copy.deepcopy(one), digits(), METHODS["Gossip"]())), alone["Gossip"])
+
+
+def test_a_trainer_and_its_module_are_freed_after_a_fit(fit):
+    trainer = fit(module(), digits(), METHODS["AFIND+"]())
+    kept = [weakref.ref(trainer), weakref.ref(trainer.lightning_module), weakref.ref(trainer.datamodule)]
+    del trainer
+    gc.collect()
+    assert [one() for one in kept] == [None, None, None]

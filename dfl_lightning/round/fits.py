@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 import torch
@@ -18,9 +19,21 @@ from dfl_lightning.utils.words import counted
 _PLAIN = (type(None), bool, int, float, str, list, dict, set, tuple, torch.Tensor, np.ndarray, Links, LinkMemory)
 """Types of attributes that a fit may change in place, and that can be copied."""
 
-_before: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-_after: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""Attributes of each object before its first fit, and after its last one."""
+_NAME = "_attributes_of_fits"
+"""Where an object keeps its `Attributes`; in the object itself, because their values may refer to it."""
+
+
+@dataclass
+class Attributes:
+    """The attributes of an object, by name.
+
+    Attributes:
+        before: its first fit.
+        after: its last one.
+    """
+
+    before: dict[str, Any]
+    after: dict[str, Any] = field(default_factory=dict)
 
 
 class Fit:
@@ -87,14 +100,14 @@ def begin_anew(parts: Iterable[object]) -> None:
         parts: objects that may have taken part in an earlier fit.
     """
     for part in parts:
-        now, left = vars(part), _after.get(part, {})
-        before = _before.get(part, {})
-        for name in [name for name in now if name in left and now[name] is left[name]]:
-            if name in before:
-                now[name] = _copied(before[name])
+        now = vars(part)
+        known: Attributes = now.pop(_NAME, None) or Attributes({})
+        for name in [name for name in now if name in known.after and now[name] is known.after[name]]:
+            if name in known.before:
+                now[name] = _copied(known.before[name])
             else:
                 del now[name]
-        _before[part] = {name: _copied(value) for name, value in now.items()}
+        now[_NAME] = Attributes({name: _copied(value) for name, value in now.items()})
 
 
 def end_fit(parts: Iterable[object]) -> None:
@@ -104,7 +117,9 @@ def end_fit(parts: Iterable[object]) -> None:
         parts: objects that took part in it.
     """
     for part in parts:
-        _after[part] = dict(vars(part))
+        now = vars(part)
+        if _NAME in now:  # else a fit was refused before it began
+            now[_NAME].after = {name: value for name, value in now.items() if name != _NAME}
 
 
 def _copied(value: Any) -> Any:

@@ -151,7 +151,11 @@ def picture(run: Run) -> dict[str, Any]:
 
 def attributes(policy: cb.Policy) -> dict[str, Any]:
     """Return what a policy knows, without the record of how it was made."""
-    return {name: value for name, value in vars(policy).items() if name != "_constructor_arguments"}
+    return {
+        name: value
+        for name, value in vars(policy).items()
+        if name not in ("_constructor_arguments", "_attributes_of_fits")
+    }
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
