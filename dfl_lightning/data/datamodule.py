@@ -231,7 +231,7 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
 
     def fingerprint(self) -> dict[str, int]:
         """Return checksums of the loaded data and of their division among clients, see `fingerprint.NAMES`."""
-        return {**self.source.fingerprint, "division": self.client_split.fingerprint()}
+        return {**self.source.fingerprint, "division": self.client_split.fingerprint}
 
     def save_split(self, path: str | Path) -> None:
         """Write `split.npz`, which `split=path` repeats exactly; see `split_file.write_split`."""

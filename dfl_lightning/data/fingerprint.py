@@ -33,8 +33,12 @@ def checksum_of(tensors: Sequence[Tensor | None], about: object = None) -> int:
         if tensor is None or not tensor.numel():
             continue
         rows = max(1, _BYTES * len(tensor) // (tensor.numel() * tensor.element_size()))
-        with ThreadPoolExecutor(_THREADS) as threads:  # the interpreter's lock is free while a checksum is computed
-            checksums = list(threads.map(_of_block, tensor.detach().split(rows)))
+        blocks = tensor.detach().split(rows)
+        if len(blocks) == 1:
+            checksums = [_of_block(blocks[0])]
+        else:
+            with ThreadPoolExecutor(_THREADS) as threads:  # Python's lock is free while a checksum is computed
+                checksums = list(threads.map(_of_block, blocks))
         found = zlib.crc32(repr(checksums).encode(), found)
     return found
 

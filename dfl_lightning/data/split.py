@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -65,12 +66,17 @@ class Split:
     client_means: np.ndarray | None = None
     client_deviations: np.ndarray | None = None
 
+    @cached_property
     def fingerprint(self) -> int:
-        """Return a checksum of the samples of each client, and of what is done to them before training."""
-        lists = [array.astype(np.int64) for part in (self.train, self.val, self.test) for array in part]
-        done = [a if a is None else a.astype(np.float64) for a in (self.rotation, self.label_map, self.test_label_map)]
-        arrays = [array if array is None else torch.from_numpy(array) for array in (*lists, *done)]
-        return checksum_of(arrays, self.test_official)
+        """A checksum of the samples of each client, and of what is done to them before training."""
+        arrays: list[np.ndarray | None] = []
+        for part in (self.train, self.val, self.test):  # two arrays of all clients, of whom there may be a million
+            sizes = np.array([len(array) for array in part], dtype=np.int64)
+            arrays += [sizes, np.concatenate([np.empty(0, np.int64), *part]).astype(np.int64)]
+        done = (self.rotation, self.label_map, self.test_label_map)
+        arrays += [array if array is None else array.astype(np.float64) for array in done]
+        tensors = [array if array is None else torch.from_numpy(array) for array in arrays]
+        return checksum_of(tensors, self.test_official)
 
 
 def draw_split(

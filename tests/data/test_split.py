@@ -18,7 +18,7 @@ from dfl_lightning.data import (
     Source,
     SwappedLabelClusters,
 )
-from dfl_lightning.data.split import draw_split
+from dfl_lightning.data.split import Split, draw_split
 from dfl_lightning.utils.errors import UserError
 
 
@@ -161,3 +161,14 @@ def test_a_client_without_training_images_is_named():
     source = source_of(np.repeat([0, 1], [2, 50]), np.zeros(4, dtype=int), num_classes=2)
     with pytest.raises(UserError, match="client 0 has no training sample"):
         drawn(source, LabelClusters(2), 6)
+
+
+def test_the_fingerprint_of_a_division_knows_whose_each_sample_is():
+    def of(train, **options):
+        parts = {"val": [np.empty(0, int)] * len(train), "test": [np.array([9])] * len(train)}
+        return Split(train=[np.array(each, dtype=int) for each in train], partition="", **{**parts, **options})
+
+    divisions = [of([[0, 1], [2]]), of([[0], [1, 2]]), of([[1, 0], [2]]), of([[0, 1, 2], []]), of([[0, 1], [2], []])]
+    divisions += [of([[0, 1], [2]], rotation=np.array([0, 90])), of([[0, 1], [2]], test_official=True)]
+    assert len({division.fingerprint for division in divisions}) == len(divisions)
+    assert of([[0, 1], [2]]).fingerprint == divisions[0].fingerprint
