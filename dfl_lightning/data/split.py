@@ -73,7 +73,7 @@ class Split:
         for part in (self.train, self.val, self.test):  # two arrays of all clients, of whom there may be a million
             sizes = np.array([len(array) for array in part], dtype=np.int64)
             arrays += [sizes, np.concatenate([np.empty(0, np.int64), *part]).astype(np.int64)]
-        done = (self.rotation, self.label_map, self.test_label_map)
+        done = (self.rotation, self.label_map, self.test_label_map, self.adversaries)
         arrays += [array if array is None else array.astype(np.float64) for array in done]
         tensors = [array if array is None else torch.from_numpy(array) for array in arrays]
         return checksum_of(tensors, self.test_official)

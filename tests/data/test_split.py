@@ -165,10 +165,11 @@ def test_a_client_without_training_images_is_named():
 
 def test_the_fingerprint_of_a_division_knows_whose_each_sample_is():
     def of(train, **options):
-        parts = {"val": [np.empty(0, int)] * len(train), "test": [np.array([9])] * len(train)}
+        parts = {"val": [np.empty(0, int)] * len(train), "test": [np.array([9])] * len(train), "test_official": False}
         return Split(train=[np.array(each, dtype=int) for each in train], partition="", **{**parts, **options})
 
     divisions = [of([[0, 1], [2]]), of([[0], [1, 2]]), of([[1, 0], [2]]), of([[0, 1, 2], []]), of([[0, 1], [2], []])]
-    divisions += [of([[0, 1], [2]], rotation=np.array([0, 90])), of([[0, 1], [2]], test_official=True)]
+    for done in ({"rotation": np.array([0, 90])}, {"adversaries": np.array([False, True])}, {"test_official": True}):
+        divisions.append(of([[0, 1], [2]], **done))
     assert len({division.fingerprint for division in divisions}) == len(divisions)
     assert of([[0, 1], [2]]).fingerprint == divisions[0].fingerprint
