@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dfl_lightning.engines.stacked.batches import sample_weights
-from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
+from dfl_lightning.engines.stacked.kernels import FULL_VECTOR, WeightedCrossEntropy, cross_entropies
 from dfl_lightning.engines.stacked.loss import StackedLoss
 
 SIZES = [4, 1, 3]
@@ -115,7 +115,47 @@ def test_the_weights_of_a_batch():
     torch.testing.assert_close(sample_weights(torch.tensor(SIZES), 4, torch.float64), WEIGHTS, rtol=0, atol=0)
 
 
-def test_the_gradient_of_the_weighted_cross_entropy():
-    scores, labels = batch()
-    weights = torch.rand(3, 4, dtype=torch.float64)
+@pytest.mark.parametrize("classes", [2, 5, FULL_VECTOR - 1, FULL_VECTOR, 40])
+def test_the_gradient_of_the_weighted_cross_entropy(classes):
+    generator = torch.Generator().manual_seed(classes)
+    scores = torch.randn(3, 4, classes, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, classes, (3, 4), generator=generator)
+    weights = torch.rand(3, 4, generator=generator, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda s: WeightedCrossEntropy.apply(s, labels, weights), (scores,))
+
+
+INF, NAN = float("inf"), float("nan")
+ODD_SCORES = {
+    "ordinary": [0.3, -1.2, 2.0],
+    "large": [1e30, -1e30, 0.0],
+    "large and near": [10_000.0, 10_001.0, 9_999.0],
+    "small": [-10_000.0, -10_001.0, -9_999.0],
+    "all alike": [7.0, 7.0, 7.0],
+    "an impossible class": [0.0, -INF, 1.0],
+    "one possible class": [-INF, 0.0, -INF],
+    "no possible class": [-INF, -INF, -INF],
+    "a certain class": [0.0, INF, 1.0],
+    "not a number": [0.0, 1.0, NAN],
+}
+
+
+@pytest.mark.parametrize("classes", [3, FULL_VECTOR - 1, FULL_VECTOR])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ODD_SCORES)
+def test_cross_entropies_are_torchs_of_odd_scores_too(name, dtype, classes):
+    odd = torch.tensor(ODD_SCORES[name] + [ODD_SCORES[name][0]] * (classes - 3), dtype=dtype)
+    scores, labels = odd.expand(1, 3, classes), torch.arange(3).unsqueeze(0)
+    losses, softmax = cross_entropies(scores, labels)
+    tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).tiny, "equal_nan": True}
+    torch.testing.assert_close(losses[0], F.cross_entropy(scores[0], labels[0], reduction="none"), **tolerance)
+    torch.testing.assert_close(softmax[0], scores[0].softmax(-1), **tolerance)
+
+
+def test_no_other_clients_loss_or_gradient_hears_of_a_score_that_is_not_a_number():
+    scores, labels = batch()
+    scores = scores.detach()
+    scores[1, 0, 2] = NAN
+    losses = WeightedCrossEntropy.apply(scores.requires_grad_(), labels, WEIGHTS)
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    assert losses.isnan().tolist() == [False, True, False]
+    assert gradient.isnan().any(-1).any(-1).tolist() == [False, True, False]
