@@ -84,3 +84,17 @@ class IndexLists(Sequence[Tensor]):
         counts = self.counts[clients]
         shift = self._starts[clients] - (counts.cumsum(0) - counts)
         return self._flat[torch.arange(int(counts.sum())) + shift.repeat_interleave(counts)]
+
+    def at(self, clients: Tensor, places: Tensor) -> Tensor:
+        """The indices at some places of some clients' lists, int64, of the shape of `places`.
+
+        Args:
+            clients: whose, long; of a shape that goes with that of `places`.
+            places: long, from 0.
+
+        Examples:
+            >>> lists = IndexLists([np.array([4, 5]), np.array([7]), np.array([0])])
+            >>> lists.at(torch.tensor([2, 0, 0]), torch.tensor([0, 1, 0]))
+            tensor([0, 5, 4])
+        """
+        return self._flat[self._starts[clients] + places]

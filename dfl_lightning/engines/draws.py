@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
 
 from dfl_lightning.engines.dropout_layers import mask_keys
 from dfl_lightning.utils.random_streams import stream, stream_seed
+
+Whole = TypeVar("Whole", int, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,17 @@ class Draws:
             samples: how many it has.
         """
         return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
+
+    def orders(self, owners: np.ndarray, epochs: np.ndarray, samples: np.ndarray) -> np.ndarray:
+        """The orders of several epochs, one after the other, int64 [sum of `samples`]; see `order`.
+
+        Args:
+            owners: the client of each epoch, int64 [n].
+            epochs: int64 [n].
+            samples: how many each client has, int64 [n].
+        """
+        words = zip(owners.tolist(), epochs.tolist(), samples.tolist(), strict=True)
+        return np.concatenate([np.empty(0, np.int64), *(self.order(*each).numpy() for each in words)])
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
         """The key of the dropout layers' masks in one step, int32 [2].
@@ -68,15 +83,15 @@ class Draws:
         return stream(self.seed, f"{self.purpose} {what}", self.round, owner, *words)
 
 
-def batches_of(samples: int, batch_size: int) -> int:
+def batches_of(samples: Whole, batch_size: int) -> Whole:
     """Batches of an epoch; the last one may be smaller.
 
     Args:
-        samples: of the client.
+        samples: of the client, or of several.
         batch_size: B.
 
     Examples:
-        >>> batches_of(33, 16), batches_of(0, 16)
-        (3, 0)
+        >>> batches_of(33, 16), batches_of(0, 16), batches_of(np.array([16, 17]), 16).tolist()
+        (3, 0, [1, 2])
     """
     return -(-samples // batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -76,26 +77,25 @@ class Feed:
         drawn: what the augmentation has drawn for the last batch, [k, B, d]; None where nothing is augmented.
     """
 
-    def __init__(self, context: StackedContext, owners: list[int], training: Training) -> None:
-        self._context, self._owners = context, owners
+    def __init__(self, context: StackedContext, owners: Sequence[int] | np.ndarray, training: Training) -> None:
+        self._context, self._owners = context, np.asarray(owners, dtype=np.int64)
         self._draws = training.draws(context.config.seed)
-        self._samples = [context.data.train[owner] for owner in owners]
-        self._per_epoch = [batches_of(len(samples), context.config.batch_size) for samples in self._samples]
-        self._epochs = [0] * len(owners)  # drawn so far
+        self._samples: np.ndarray = context.data.train.counts.numpy()[self._owners]
+        self._per_epoch = batches_of(self._samples, context.config.batch_size)
+        self._begun = np.zeros_like(self._owners)  # epochs of former phases
+        self._epochs = np.zeros_like(self._owners)  # of this one, so far
         self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=context.data.images.device)
         self.drawn: Tensor | None = None
 
     def draw(self, duration: Duration) -> None:
         """Begin a phase: so many batches for every client."""
-        self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
+        self._begun = self._begun + self._epochs
         self.taken = 0  # batches, in this phase
-        self._ends = [duration.batches(each) for each in self._per_epoch]  # where each client's phase does
+        each, clients = np.unique(self._per_epoch, return_inverse=True)
+        numbers = [(duration.batches(number), duration.epochs_drawn(number)) for number in each.tolist()]
+        ends, self._epochs = np.array(numbers, dtype=np.int64).reshape(-1, 2)[clients].T
+        self._ends: list[int] = ends.tolist()  # where each client's phase does
         self._waiting = len(self._owners)
-        self._sizes: list[list[int]] = [[] for _ in self._owners]
-        self._shuffled: list[list[np.ndarray]] = [[] for _ in self._owners]  # an epoch after the other
-        for client in range(len(self._owners)):
-            for _ in range(duration.epochs_drawn(self._per_epoch[client])):
-                self._one_more_epoch(client)
         self._lay_out()
 
     @property
@@ -116,8 +116,8 @@ class Feed:
             clients: the first so many.
             batches: of each.
         """
-        size, stop = self._context.config.batch_size, self.taken + batches
-        return all(sizes[self.taken : stop] == [size] * batches for sizes in self._sizes[:clients])
+        sizes = self._sizes[self.taken : self.taken + batches, :clients]
+        return len(sizes) == batches and bool((sizes == self._context.config.batch_size).all())
 
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
         """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list.
@@ -125,13 +125,12 @@ class Feed:
         What is random about that batch is in `masks` and `drawn` then.
         """
         step = self.taken
-        late = [client for client, sizes in enumerate(self._sizes[:clients]) if len(sizes) == step]
-        for client in late:
-            self._one_more_epoch(client)
-        if late:
+        late = np.flatnonzero((self._epochs * self._per_epoch)[:clients] == step)
+        if len(late):
+            self._epochs[late] += 1
             self._lay_out()
         self.taken += 1
-        sizes = [sizes[step] for sizes in self._sizes[:clients]]
+        sizes: list[int] = self._sizes[step, :clients].tolist()
         data, augment = self._context.data, self._context.data.augment
         if self._context.network.has_dropout:
             self.masks = sent(self._draws.masks_of(self._words(clients, step)), data.images.device)
@@ -154,36 +153,49 @@ class Feed:
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""
-        places = [begun + step for begun in self._begun[:clients]]
-        return [(self._owners[i], *divmod(place, self._per_epoch[i])) for i, place in enumerate(places)]
-
-    def _one_more_epoch(self, client: int) -> None:
-        samples, size = self._samples[client], self._context.config.batch_size
-        if not len(samples):
-            return
-        order = self._draws.order(self._owners[client], self._epochs[client], len(samples))
-        self._epochs[client] += 1
-        self._shuffled[client].append(samples.numpy()[order.numpy()])
-        whole, rest = divmod(len(samples), size)
-        self._sizes[client] += [size] * whole + [rest] * (rest > 0)
+        epochs, steps = np.divmod(step, self._per_epoch[:clients])
+        words = self._owners[:clients], self._begun[:clients] + epochs, steps
+        return list(zip(*(word.tolist() for word in words), strict=True))
 
     def _lay_out(self) -> None:
-        """All batches of the phase as one tensor [steps, clients, B]; numpy is much faster at many small pieces."""
-        size, device = self._context.config.batch_size, self._context.data.images.device
-        steps = max(map(len, self._sizes), default=0)
-        index = np.zeros((len(self._owners), steps * size), dtype=np.int64)
-        counts = np.zeros((len(self._owners), steps), dtype=np.int64)
-        for line, count, sizes, epochs, batches in zip(
-            index, counts, self._sizes, self._shuffled, self._per_epoch, strict=True
-        ):
-            count[: len(sizes)] = sizes
-            for number, shuffled in enumerate(epochs):
-                begin, end = number * batches * size, (number + 1) * batches * size
-                line[begin : begin + len(shuffled)] = shuffled
-                line[begin + len(shuffled) : end] = shuffled[(batches - 1) * size]  # one of its own
-        laid_out = torch.from_numpy(index).view(len(self._owners), steps, size).transpose(0, 1).contiguous()
-        self._index, self._counts = sent(laid_out, device), sent(torch.from_numpy(counts).T.contiguous(), device)
-        self._weights = sample_weights(self._counts, size, self._context.config.dtype)
+        """All batches of the phase as one tensor [steps, clients, B]."""
+        config, data, epochs = self._context.config, self._context.data, self._epochs
+        clients = np.arange(len(self._owners)).repeat(epochs)  # one for each epoch of theirs
+        numbers = np.arange(len(clients)) + (self._begun - (epochs.cumsum() - epochs)).repeat(epochs)
+        orders = self._draws.orders(self._owners[clients], numbers, self._samples[clients])
+        owners = self._owners.repeat(epochs * self._samples)
+        samples = data.train.at(torch.from_numpy(owners), torch.from_numpy(orders)).numpy()
+        places, self._sizes = places_of_batches(self._samples, epochs, config.batch_size)
+        device = data.images.device
+        self._index = sent(torch.from_numpy(samples[places]), device)
+        self._counts = sent(torch.from_numpy(self._sizes), device)
+        self._weights = sample_weights(self._counts, config.batch_size, config.dtype)
+
+
+def places_of_batches(samples: np.ndarray, epochs: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where batches find their samples, if those of all epochs of the first client come first, and so on.
+
+    Args:
+        samples: of an epoch of each client, int64 [k].
+        epochs: of each client, int64 [k].
+        batch_size: B.
+
+    Returns:
+        Places, int64 [steps, k, B], and how many of them are real, int64 [steps, k]. The last batch of an epoch may
+        have fewer than B, and repeats its first one; after its epochs a client has none, and 0 takes their place.
+
+    Examples:
+        >>> places, sizes = places_of_batches(np.array([3, 2]), np.array([1, 1]), 2)
+        >>> places.tolist(), sizes.tolist()
+        ([[[0, 1], [3, 4]], [[2, 2], [0, 0]]], [[2, 2], [1, 0]])
+    """
+    per_epoch, drawn = batches_of(samples, batch_size), epochs * samples
+    steps = np.arange((epochs * per_epoch).max(initial=0))[:, None]
+    epoch, batch = np.divmod(steps, per_epoch.clip(1))
+    sizes = np.where(epoch < epochs, (samples - batch * batch_size).clip(0, batch_size), 0)
+    begins = np.where(sizes, drawn.cumsum() - drawn + epoch * samples + batch * batch_size, 0)
+    columns = np.arange(batch_size)
+    return begins[:, :, None] + np.where(columns < sizes[:, :, None], columns, 0), sizes
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

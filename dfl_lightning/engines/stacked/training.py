@@ -306,7 +306,7 @@ class StackedJob:
         static = None if recordings is None else recordings.staging("models")
         self.models = {"models": StackedModel(self, "models", Staging(context.layout, bank.reader(references), static))}
         self.kept: dict[str, list[Tensor]] = {}
-        self.feed = Feed(context, references.owners.tolist(), training)
+        self.feed = Feed(context, references.owners.numpy(), training)
         self._source: BatchSource = self.feed
         self.clients = count = len(references)
         device = context.data.images.device
