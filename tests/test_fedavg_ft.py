@@ -14,8 +14,8 @@ from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.cli import command as cli
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import Dirichlet
-from dfl_lightning.utils.random_streams import stream
 from dfl_lightning.utils.shipped_files import shipped
+from tests.helpers.orders import drawn_order
 
 CLIENTS, ROUNDS, HIDDEN = 6, 3, 8
 SMALLER = (
@@ -76,7 +76,7 @@ def finetuned(row, data, client, rounds):
     network, samples = network_of(row), data.train[client]
     optimizer = torch.optim.SGD(network.parameters(), **model["optimizer"]["init_args"])
     for epoch in range(model["finetune_epochs"]):
-        order = torch.randperm(len(samples), generator=stream(0, "finetune batches", rounds, client, epoch))
+        order = drawn_order(len(samples), 0, "finetune", rounds, client, epoch)
         for batch in samples[order].split(model["batch_size"]):
             x, y = data.batch(batch)
             optimizer.zero_grad()

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from dfl_lightning.engines.dropout_layers import mask_keys
+from dfl_lightning.utils.permutations import permutations
 from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.splitmix import splitmix64
 
 Whole = TypeVar("Whole", int, np.ndarray)
 
@@ -33,26 +35,36 @@ class Draws:
     purpose: str
     round: int
 
-    def order(self, owner: int, epoch: int, samples: int) -> torch.Tensor:
-        """The order in which an epoch takes a client's samples, a fresh permutation: int64 [samples].
+    def orders_of(self, owner: int, first: int, epochs: int, samples: int) -> torch.Tensor:
+        """The orders in which epochs take a client's samples, a fresh permutation each: int64 [epochs, samples].
 
         Args:
             owner: the client.
-            epoch: of the client's training in this round, 0-based.
+            first: of the epochs of the client's training in this round, 0-based.
+            epochs: how many.
             samples: how many it has.
         """
-        return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
+        each = np.ones(epochs, dtype=np.int64)
+        flat = self.orders(owner * each, np.arange(first, first + epochs), samples * each)
+        return torch.from_numpy(flat).view(epochs, samples)
 
     def orders(self, owners: np.ndarray, epochs: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """The orders of several epochs, one after the other, int64 [sum of `samples`]; see `order`.
+        """The same for epochs of any clients, int64 [sum of `samples`]: all of the first one, and so on.
 
         Args:
-            owners: the client of each epoch, int64 [n].
-            epochs: int64 [n].
+            owners: the client of each epoch, int64 [n], below 2^31.
+            epochs: int64 [n], below 2^32.
             samples: how many each client has, int64 [n].
+
+        Examples:
+            >>> draws = Draws(0, "local", round=1)
+            >>> draws.orders(np.array([7, 8]), np.array([0, 0]), np.array([3, 5])).tolist()
+            [2, 0, 1, 4, 3, 0, 2, 1]
+            >>> draws.orders_of(8, first=0, epochs=1, samples=5).tolist()
+            [[4, 3, 0, 2, 1]]
         """
-        words = zip(owners.tolist(), epochs.tolist(), samples.tolist(), strict=True)
-        return np.concatenate([np.empty(0, np.int64), *(self.order(*each).numpy() for each in words)])
+        keys = splitmix64((owners << 32) + epochs, stream_seed(self.seed, f"{self.purpose} batches", self.round))
+        return permutations(keys, samples)
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
         """The key of the dropout layers' masks in one step, int32 [2].

@@ -432,8 +432,7 @@ class LoopJob:
         config, data, draws = self.work.config, self.work.data, self._draws
 
         def batches() -> Iterator[LoopBatch]:
-            for epoch in range(first, first + epochs):
-                order = draws.order(self._owner, epoch, len(self._samples))
+            for epoch, order in enumerate(draws.orders_of(self._owner, first, epochs, len(self._samples)), first):
                 for step, part in enumerate(self._samples[order].split(config.batch_size)):
                     key, drawn = draws.masks(self._owner, epoch, step), None
                     if data.augment is not None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from torch import Tensor
 
-_STEP = -7046029254386353131  # 2^64 over the golden ratio, odd, as a signed number
-_ROUNDS = ((30, -4658895280553007687), (27, -7723592293110705685))
+from dfl_lightning.utils.splitmix import splitmix64
 
 
 def uniform(receivers: Tensor, others: Tensor, seed: int) -> Tensor:
     """A number in [0, 1) for each pair of whole numbers, float64, of their shape.
 
-    It is splitmix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014) of a code
-    of the pair: no number depends on another pair, nor on how many there are.
+    It is made of the 53 first bits of `splitmix64` of a code of the pair: no number depends on another pair, nor on how
+    many there are.
 
     Args:
         receivers: long, 0 to 2^31 - 1.
@@ -20,17 +21,10 @@ def uniform(receivers: Tensor, others: Tensor, seed: int) -> Tensor:
         seed: 63 bits.
 
     Examples:
-        >>> import torch
         >>> draws = uniform(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 0]), seed=7)
         >>> bool(torch.equal(draws[2], uniform(torch.tensor(1), torch.tensor(0), seed=7)))
         True
     """
-    x = ((receivers << 32) + others) * _STEP + seed
-    for shift, factor in _ROUNDS:
-        x = (x ^ _shifted(x, shift)) * factor
-    return (_shifted(x ^ _shifted(x, 31), 11)).double() * 2.0**-53
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """To the right, as if without a sign."""
-    return (x >> by) & (2 ** (64 - by) - 1)
+    codes = (receivers << 32) + others
+    words = splitmix64(codes.reshape(-1).numpy(), seed) >> np.uint64(11)
+    return torch.from_numpy(words.astype(np.float64) * 2.0**-53).view(codes.shape)

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from dfl_lightning.callbacks import Bernoulli, Gossip, SampleWeighted, Uniform
 from dfl_lightning.objectives import LocalMomentum, Plain
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES, RATE, ROUNDS = [6, 3, 9, 2, 5], 0.2, 5
 
@@ -57,8 +57,8 @@ class ByHand:
     def train(self, number, rate):
         self.optimizer.param_groups[0]["lr"] = rate
         for epoch in range(2):
-            draws = stream(0, "local batches", number, self.owner, epoch)
-            for part in self.samples[torch.randperm(len(self.samples), generator=draws)].split(4):
+            order = drawn_order(len(self.samples), 0, "local", number, self.owner, epoch)
+            for part in self.samples[order].split(4):
                 x, y = self.data.batch(part, dtype=torch.float64)
                 self.optimizer.zero_grad()
                 cross_entropy(self.module(x), y).backward()

@@ -20,6 +20,7 @@ from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.objectives import Objective, Plain
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {}),
@@ -99,7 +100,7 @@ def test_each_client_has_the_groups_of_its_own_plain_parameters(federation, naiv
         samples, size = f.data.train[i], len(f.data.train[i])
         for epoch, part in enumerate(parts):
             optimizer = by_size(list(part.parameters()), kind, (0.02, 0.05), **later)
-            order = torch.randperm(size, generator=stream(naive.seed, "local batches", 3, i, epoch))
+            order = drawn_order(size, naive.seed, "local", 3, i, epoch)
             for at in range(0, size, 4):
                 x, y = naive.inputs(f.data, samples[order[at : at + 4]], f.dtype)
                 module.zero_grad()
@@ -210,7 +211,7 @@ def test_augmentation_draws_from_the_jobs_own_stream(federation, naive, make_dat
     module = naive.module(f.network, before)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
     x, y = data.images[data.train[1]], data.labels[data.train[1]]  # its 4 samples are one batch
-    order = torch.randperm(4, generator=stream(naive.seed, "local batches", 3, 1, 0))
+    order = drawn_order(4, naive.seed, "local", 3, 1, 0)
     added = torch.rand(4, 1, generator=stream(naive.seed, "local augment", 3, 1, 0, 0), dtype=torch.float64)
     nn.functional.cross_entropy(module((x[order] + added) * 0.5 + 0.25), y[order]).backward()
     optimizer.step()
@@ -518,7 +519,7 @@ def test_a_single_batch_gives_the_gradient_of_the_first_batch_of_local_training(
     found = f.engine.gradients(own(2), f.training(gradients=True, batches=1))[2]
     f.engine.train(own(2), Training("local", 3, f.training(epochs=1).phases, ({"lr": 1.0},)))
     module = naive.module(f.network, before)
-    order = torch.randperm(14, generator=stream(naive.seed, "local batches", 3, 2, 0))
+    order = drawn_order(14, naive.seed, "local", 3, 2, 0)
     x, y = naive.inputs(f.data, f.data.train[2][order[:4]], f.dtype)
     nn.functional.cross_entropy(module(x), y).backward()
     close(found, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))

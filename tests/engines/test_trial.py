@@ -20,7 +20,7 @@ from dfl_lightning.models.init import fresh_parameters
 from dfl_lightning.objectives import Plain
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.module_copies import copy_of
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 
 @pytest.fixture(params=["auto", "loop"])
@@ -219,7 +219,7 @@ def test_a_buffer_that_is_assigned_stays_in_a_phase_that_does_not_train_it(feder
     module, samples = naive.module(network, start), f.data.train[0]
     for epoch, part in enumerate((module.head, module.body)):
         optimizer, mean = torch.optim.SGD(part.parameters(), lr=0.1), module.mean
-        order = torch.randperm(9, generator=stream(naive.seed, "local batches", 3, 0, epoch))
+        order = drawn_order(9, naive.seed, "local", 3, 0, epoch)
         for at in range(0, 9, 4):
             x, y = naive.inputs(f.data, samples[order[at : at + 4]], f.dtype)
             optimizer.zero_grad()

@@ -19,7 +19,8 @@ from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.objectives import Duration, Plain
-from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.random_streams import stream_seed
+from tests.helpers.orders import drawn_order
 
 SEED = 5
 
@@ -206,8 +207,7 @@ def _train_alone(
     optimizer = make_optimizer([p for p in module.parameters() if p.requires_grad])
     samples, total, seen = data.train[owner], 0.0, 0
     for epoch in range(epochs):
-        generator = stream(SEED, f"{purpose} batches", round, owner, epoch)
-        shuffled = [int(samples[i]) for i in torch.randperm(len(samples), generator=generator)]
+        shuffled = samples[drawn_order(len(samples), SEED, purpose, round, owner, epoch)].tolist()
         for step, at in enumerate(range(0, len(shuffled), batch)):
             box["seed"], box["call"] = stream_seed(SEED, f"{purpose} dropout layers", round, owner, epoch, step), 0
             x, y = _inputs(data, torch.tensor(shuffled[at : at + batch]), dtype)
@@ -289,7 +289,7 @@ def trained_plainly(f, training, client, mean):
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     draws, samples = training.draws(SEED), f.data.train[client]
     for epoch in range(2):
-        for part in samples[draws.order(client, epoch, len(samples))].split(4):
+        for part in samples[draws.orders_of(client, epoch, 1, len(samples))[0]].split(4):
             x, y = f.data.batch(part, dtype=torch.float64)
             optimizer.zero_grad()
             value = mean(model(x), y)

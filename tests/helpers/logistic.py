@@ -8,7 +8,7 @@ import torch
 from plain import model, neighbours
 from tester.rounds import Run, toy_data
 
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES, RATE, EPOCHS = [6, 3, 5, 2, 4, 6], 0.2, 2
 GRAPH = nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
@@ -41,7 +41,7 @@ def batches(run, owner, round, epochs=EPOCHS, size=2):
     """What a client takes in a round; only the order of the samples is the library's."""
     samples, found = run.data.train[owner], []
     for epoch in range(epochs):
-        order = torch.randperm(len(samples), generator=stream(0, "local batches", round, owner, epoch))
+        order = drawn_order(len(samples), 0, "local", round, owner, epoch)
         found += [batch(run, part) for part in samples[order].split(size)]
     return found
 

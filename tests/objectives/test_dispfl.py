@@ -28,6 +28,7 @@ from dfl_lightning.models import MLP
 from dfl_lightning.objectives import DisPFL
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES, RATE, ROUNDS, LAST = [6, 3, 9, 2, 5], 0.2, 5, 8
 
@@ -61,7 +62,7 @@ class Client:
 
     def batches(self, number):
         for epoch in itertools.count():
-            order = torch.randperm(len(self.samples), generator=stream(0, "local batches", number, self.owner, epoch))
+            order = drawn_order(len(self.samples), 0, "local", number, self.owner, epoch)
             for part in self.samples[order].split(4):
                 yield self.data.batch(part, dtype=torch.float64)
 

@@ -17,7 +17,7 @@ from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Duration, Plain
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES = (9, 4, 14, 2)
 
@@ -34,10 +34,7 @@ def test_every_client_takes_so_many_batches_of_its_epochs(engine, steps):
         module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
         nn.utils.vector_to_parameters(before[owner].clone(), module.parameters())
         optimizer = sgd(module.parameters())
-        orders = (
-            torch.randperm(len(samples), generator=stream(SEED, "local batches", 3, owner, epoch))
-            for epoch in itertools.count()
-        )
+        orders = (drawn_order(len(samples), SEED, "local", 3, owner, epoch) for epoch in itertools.count())
         batches = (part for order in orders for part in samples[order].split(4))
         taken = list(itertools.islice(batches, steps))
         for part in taken:

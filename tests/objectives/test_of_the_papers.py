@@ -20,7 +20,7 @@ from dfl_lightning.callbacks import Bernoulli, Gossip, SampleWeighted, Uniform
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import APFL, Ditto, FedPer, FedRep, PerFedAvg
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES, RATE, EPOCHS, ROUNDS = [6, 3, 9, 2, 5], 0.2, 2, 4
 
@@ -57,9 +57,7 @@ class Client:
     def begin(self, number, purpose="local"):
         def endless():
             for epoch in itertools.count():
-                order = torch.randperm(
-                    len(self.samples), generator=stream(0, f"{purpose} batches", number, self.owner, epoch)
-                )
+                order = drawn_order(len(self.samples), 0, purpose, number, self.owner, epoch)
                 for part in self.samples[order].split(4):
                     yield self.data.batch(part, dtype=torch.float64)
 

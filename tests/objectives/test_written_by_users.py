@@ -19,7 +19,7 @@ from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.objectives import APFL, MOON, DFedSAM, Ditto, PerFedAvg
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 EPOCHS, RATE, SIZES = 2, 0.125, (9, 4, 14, 12)  # recorded rates are float32, which has this one
 MOMENTUM = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
@@ -39,7 +39,7 @@ class Client:
     def _endless(self, f, owner):
         samples = f.data.train[owner]
         for epoch in itertools.count():
-            order = torch.randperm(len(samples), generator=stream(SEED, "local batches", 3, owner, epoch))
+            order = drawn_order(len(samples), SEED, "local", 3, owner, epoch)
             for part in samples[order].split(4):
                 yield f.data.images[part] * 0.5 + 0.25, f.data.labels[part]
 

@@ -57,7 +57,7 @@ def plain_training(model, data, client, training):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     draws, samples, total, weight = training.draws(SEED), data.train[client], 0.0, 0
     for epoch in range(2):
-        for part in samples[draws.order(client, epoch, len(samples))].split(4):
+        for part in samples[draws.orders_of(client, epoch, 1, len(samples))[0]].split(4):
             x, y = data.batch(part, dtype=torch.float64)
             each, w = F.cross_entropy(model(x), y, reduction="none"), 1.0 + y
             optimizer.zero_grad()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.callbacks.base import Dropout
 from dfl_lightning.data import ClientData, FederatedData
+from dfl_lightning.engines.draws import Draws
 from dfl_lightning.engines.local_work import Duration, JobContext, Phase
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.module import DFLModule
@@ -23,7 +24,6 @@ from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.objective import Objective
 from dfl_lightning.round.record import Round
 from dfl_lightning.trainer import DFLTrainer
-from dfl_lightning.utils.random_streams import stream
 
 __all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory_of", "without_data"]
 
@@ -183,7 +183,7 @@ class BatchRun(GivenRun):
                 if epochs * rounds > 1 or first_round:
                     raise NotImplementedError("several batches in several epochs, whose order is drawn anew")
                 own = data.train[client]
-                order = torch.randperm(len(own), generator=stream(seed, "local batches", 0, client, 0))
+                (order,) = Draws(seed, "local", round=0).orders_of(client, 0, 1, len(own))
                 data.images[own[order]] = torch.as_tensor(flat[client]).float()
                 data.labels[own[order]] = torch.as_tensor(y[client].ravel())
 

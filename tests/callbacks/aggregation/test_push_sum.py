@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from dfl_lightning.callbacks import FDMS, Bernoulli, Gossip, Metropolis, PushSum, Stale, TopK, Uniform
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 SIZES, RATE = [6, 3, 9, 2, 5], 0.2
 
@@ -58,7 +58,7 @@ def descended(run, number, owner, z):
     module = copy.deepcopy(run.module.network).double()
     nn.utils.vector_to_parameters(torch.from_numpy(z).clone(), module.parameters())
     samples = run.data.train[owner]
-    order = torch.randperm(len(samples), generator=stream(0, "local batches", number, owner, 0))
+    order = drawn_order(len(samples), 0, "local", number, owner, 0)
     x, y = run.data.batch(samples[order], dtype=torch.float64)
     grads = torch.autograd.grad(cross_entropy(module(x), y), list(module.parameters()))
     return RATE * torch.cat([g.flatten() for g in grads]).numpy()

@@ -19,7 +19,7 @@ from dfl_lightning.functional import graph_rows, nearest_on_simplex
 from dfl_lightning.links import Links
 from dfl_lightning.objectives import PFedGraph
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 
 def test_the_projection_is_the_nearest_point_of_the_simplex():
@@ -77,7 +77,7 @@ def local_work(run, number, owner, w, direction, lam):
     for epoch in itertools.count():
         if epoch == 1:
             break
-        order = torch.randperm(len(samples), generator=stream(0, "local batches", number, owner, epoch))
+        order = drawn_order(len(samples), 0, "local", number, owner, epoch)
         for part in samples[order].split(max(SIZES)):
             x, y = data.batch(part, dtype=torch.float64)
             vector = torch.cat([p.flatten() for p in module.parameters()])

@@ -11,7 +11,7 @@ from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip,
 from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 GOLDEN = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]])
 
@@ -133,7 +133,7 @@ def first_batch_gradients(run, round):
     """Of each client's first batch of the round at its model before the round, by autograd."""
     rows, data = [], run.data
     for i, row in enumerate(round.before):
-        order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", round.index, i, 0))
+        order = drawn_order(len(data.train[i]), 0, "local", round.index, i, 0)
         x, y = data.batch(data.train[i][order][: run.module.batch_size])
         state = {name: value.requires_grad_() for name, value in run.module.layout.state_dict(row).items()}
         loss = torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, state, x), y)

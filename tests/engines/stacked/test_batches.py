@@ -7,16 +7,16 @@ from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.batches import Feed, sent
 from dfl_lightning.objectives import Duration
-from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.random_streams import stream_seed
+from tests.helpers.orders import drawn_order
 
 
 def batches_of(f, owner, epochs, size, round=3):
-    """A client's batches, one epoch after the other, from torch's own permutations."""
+    """A client's batches, one epoch after the other."""
     samples = f.data.train[owner]
     for epoch in range(epochs):
-        generator = stream(5, "local batches", round, owner, epoch)
         if len(samples):
-            yield from samples[torch.randperm(len(samples), generator=generator)].split(size)
+            yield from samples[drawn_order(len(samples), 5, "local", round, owner, epoch)].split(size)
 
 
 @pytest.mark.parametrize("sizes", [(9, 8, 3, 1), (4, 4, 4), (13, 2, 0)], ids=str)

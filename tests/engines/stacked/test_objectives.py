@@ -15,7 +15,7 @@ from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from tests.helpers.orders import drawn_order
 
 RATE, EPOCHS = 0.1, 3
 
@@ -180,8 +180,8 @@ class Hand:
     def _endless(self):
         samples = self.data.train[self.owner]
         for epoch in itertools.count():
-            generator = stream(self.naive.seed, "local batches", 3, self.owner, epoch)
-            for part in samples[torch.randperm(len(samples), generator=generator)].split(4):
+            order = drawn_order(len(samples), self.naive.seed, "local", 3, self.owner, epoch)
+            for part in samples[order].split(4):
                 yield self.naive.inputs(self.data, part, torch.float64)
 
     def draw(self):

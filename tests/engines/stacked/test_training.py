@@ -26,7 +26,8 @@ from dfl_lightning.models import (
     resnet,
 )
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.random_streams import stream_seed
+from tests.helpers.orders import drawn_order
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {}),
@@ -179,7 +180,7 @@ def train_part(module, data, owner, optimizer, naive, first, epochs):
     module.train()
     samples, steps = data.train[owner], 0
     for epoch in range(first, first + epochs):
-        order = torch.randperm(len(samples), generator=stream(naive.seed, "local batches", 3, owner, epoch))
+        order = drawn_order(len(samples), naive.seed, "local", 3, owner, epoch)
         for step, part in enumerate(samples[order].split(4)):
             box["seed"] = stream_seed(naive.seed, "local dropout layers", 3, owner, epoch, step)
             box["call"] = 0
@@ -278,7 +279,7 @@ def test_gradients_weigh_samples_equally(federation, naive, make_data, one_cohor
     for i in range(3):
         module = naive.module(network, f.bank.rows("models")[i])
         samples = f.data.train[i]
-        order = torch.randperm(len(samples), generator=stream(naive.seed, "local batches", 3, i, 0))
+        order = drawn_order(len(samples), naive.seed, "local", 3, i, 0)
         used = samples[order][: None if batches is None else 4 * batches]
         x, y = naive.inputs(f.data, used, f.dtype)
         nn.functional.cross_entropy(module(x), y).backward()

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dfl_lightning.engines.draws import Draws
 from dfl_lightning.links.draws import uniform
 from dfl_lightning.utils import random_streams
 
@@ -67,7 +69,7 @@ def order_of_nodes(values: Tensor, names: Names) -> Tensor:
 
 
 DEFAULTS: dict[Callable, Rule] = {torch.rand: by_node, torch.randn: by_node, torch.randperm: order_of_nodes}
-OF_SAMPLES = (" batches", " dropout layers", " augment")
+OF_SAMPLES = (" dropout layers", " augment")
 """Last words of the engines' purposes, whose draws are about one client's samples."""
 
 
@@ -102,11 +104,15 @@ def renamed_draws(names: Names, rules: Mapping[str, Rule]) -> Iterator[None]:
         purposes[found] = purpose
         return found
 
-    former = random_streams.stream_seed
+    def orders(draws: Draws, owners: np.ndarray, *words: np.ndarray) -> np.ndarray:
+        return of_owners(draws, names.clients.numpy()[owners], *words)
+
+    former, of_owners = random_streams.stream_seed, Draws.orders
     with (
         patch("dfl_lightning.utils.random_streams.stream_seed", seed_of),
         patch("dfl_lightning.models.init.stream_seed", seed_of),
         patch("dfl_lightning.links.links.uniform", lambda i, j, seed: uniform(names.rows[i], names.rows[j], seed)),
+        patch.object(Draws, "orders", orders),
         RenamedDraws(names, rules, purposes),
     ):
         yield
