@@ -1,7 +1,8 @@
 """Counter-based randomness: a draw is named by what it is for, never by what was drawn before it.
 
-Every random draw of a simulation comes from `stream(seed, purpose, ...)`. No global generator is used, so results
-do not depend on the order in which clients are processed, nor on threads, processes or resumed runs.
+Every random draw of a simulation comes from `stream(seed, purpose, ...)`, or is hashed from its `stream_seed` where
+many are drawn at once (`dfl_lightning.utils.splitmix`). No global generator is used, so results do not depend on the
+order in which clients are processed, nor on threads, processes or resumed runs.
 """
 
 from __future__ import annotations
