@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.datasets as datasets
+from torchvision.transforms.functional import center_crop, pil_to_tensor
 
 from dfl_lightning import data as d
 from dfl_lightning.utils.errors import UserError
@@ -173,3 +174,22 @@ def test_cifars_files_are_hashed_once_and_again_when_they_change(small_cifar, tm
     changed.write_bytes(content)
     hashed.clear()
     assert opened()[0] == files
+
+
+@pytest.mark.parametrize("crop", [24, 7, 1])
+@pytest.mark.parametrize("name", REAL)
+def test_crop_keeps_the_middle_as_torchvision_does(name, crop, real_root):
+    data = real(name, real_root, num_clients=10, crop=crop)
+    reference = getattr(datasets, name)(real_root, train=False, download=False)
+    source = data.load()
+    for index in (0, 77):
+        image = center_crop(reference[index][0], [crop, crop])
+        assert torch.equal(source.test_images[index], pil_to_tensor(image))
+
+
+@pytest.mark.parametrize("crop", [0, 29])
+def test_a_crop_larger_than_the_images_is_one_sentence(crop, real_root):
+    real("MNIST", real_root, num_clients=10)
+    data = d.MNIST(root=str(real_root), download=False, num_clients=10, crop=crop)
+    with pytest.raises(UserError, match=rf"data\.crop is {crop}, but .* have 28 x 28 pixels; set it to 1 to 28"):
+        data.setup()
