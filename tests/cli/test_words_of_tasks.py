@@ -18,7 +18,7 @@ from dfl_lightning.cli import report as report_command
 
 SMALL = {
     "regression": ["--model.network.hidden", "[4]"],
-    "tabular": ["--data.num_clients", "8", "--model.network.hidden", "[4]"],
+    "tabular": ["--data.num_clients", "8", "--model.network.hidden", "[4]", "--model.optimizer.lr", "0.01"],
     "multilabel": ["--model.network.hidden", "[4]", "--selection.stage_one", "1"],
     "text": [
         "--data.num_clients",
