@@ -53,7 +53,7 @@ def test_everybody_is_listed_with_its_family_and_by_a_name_of_its_own(classes):
 # --- the properties
 
 
-@every_policy
+@slow_if(is_variant_or_elsewhere)
 def test_it_draws_by_name_only(listed, place):
     properties.draws_by_name_only(listed, place)
 
@@ -73,7 +73,7 @@ def test_it_sits_out_a_round_in_which_everybody_is_down(listed, place):
     properties.sits_out_a_round_in_which_everybody_is_down(listed, place)
 
 
-@every_policy
+@slow_if(is_variant_or_elsewhere)
 def test_it_lets_one_client_train_alone(listed, place):
     properties.lets_one_client_train_alone(listed, place)
 

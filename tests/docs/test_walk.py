@@ -26,16 +26,11 @@ TEXTS = {
 PAGES = [page for page, text in TEXTS.items() if steps_of(text)]
 DATA = os.environ.get("DFL_DATA_ROOT", "")
 
-QUICK = ("README.md", "docs/running.md", "docs/faults.md")
+QUICK = ("README.md", "docs/faults.md")
 """Pages that the quick suite walks, with small runs."""
 
 NOT_SMALL = {
     ("README.md", "dfl-report"): "drawing a page takes 5 s; tests/report/ draws enough",
-    ("docs/running.md", "dfl-fit --list"): "tests/cli/test_help.py reads what it prints",
-    ("docs/running.md", "--engine loop"): "tests/cli/test_runs.py evaluates with other options",
-    ("docs/running.md", "previous.ckpt"): "tests/checkpoints/ reads it",
-    ("docs/running.md", "LearningRateMonitor"): "tests/test_loggers.py logs rates",
-    ("docs/running.md", "TensorBoardLogger"): "tests/test_loggers.py logs to it",
 }
 """Commands that the quick suite leaves out for their time, and where they are tested."""
 

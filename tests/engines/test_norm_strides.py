@@ -81,8 +81,18 @@ SHAPES = {
 DTYPES = [*((name, torch.float64) for name in SHAPES), ("images", torch.float32)]
 
 
-@pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
-@pytest.mark.parametrize("tracking", ["none", "running", "frozen"])
+QUICK = {("none", "affine"), ("running", "plain"), ("frozen", "affine")}
+"""Whether a norm has parameters takes turns; the other half with `-m slow`."""
+
+
+@pytest.mark.parametrize(
+    ("tracking", "affine"),
+    [
+        pytest.param(tracking, affine == "affine", id=f"{tracking}, {affine}", marks=marks)
+        for tracking, affine in itertools.product(("none", "running", "frozen"), ("affine", "plain"))
+        for marks in [[] if (tracking, affine) in QUICK else pytest.mark.slow]
+    ],
+)
 @pytest.mark.parametrize("norm", [of_batch, of_instances])
 @pytest.mark.parametrize(("shape", "dtype"), DTYPES, ids=lambda value: str(value).removeprefix("torch."))
 def test_gradients_are_those_of_the_formula(shape, norm, tracking, affine, dtype):

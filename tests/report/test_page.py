@@ -610,6 +610,7 @@ def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
     assert entry["rounds"][-1]["round"] == 200
 
 
+@pytest.mark.slow
 def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_out(tmp_path, make_run, make_links):
     from dfl_lightning.report.methods import find_methods
     from dfl_lightning.report.page.limits import MOST_METHODS, left_out, with_graphs
