@@ -24,6 +24,7 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.local_work import LocalRule
+from dfl_lightning.engines.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
@@ -55,6 +56,7 @@ class ModuleOptions(Protocol):
     chosen_task: Task | None
     metrics: dict[str, Metric]
     objective: Objective
+    keep_optimizer: bool
 
     @property
     def network(self) -> nn.Module:
@@ -142,6 +144,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             optimizer=optimizer,
             scheduled=scheduled,
             clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
+            memory=_optimizer_memory(module.keep_optimizer, optimizer, layout, phases, trainer.remarks),
         ),
         policies=policies,
         task=task,
@@ -279,6 +282,21 @@ def _optimization(
         return optimizer, schedule, schedule.check(max(0, last))
 
 
+def _optimizer_memory(
+    wanted: bool, optimizer: ClientOptimizer, layout: Layout, phases: tuple[Phase, ...], remarks: list[str]
+) -> OptimizerMemory | None:
+    """Where the bank keeps the optimizers' states; None where they begin anew, or there are none."""
+    if not wanted:
+        return None
+    models = dict.fromkeys(name for phase in phases for name in phase.objective.optimized)
+    count = sum(not entry.is_buffer for entry in layout.entries)
+    memory = OptimizerMemory.of(optimizer, list(models), count)
+    remark = f"model.keep_optimizer: {optimizer.name} with these options remembers nothing, so there is nothing to keep"
+    if memory is None and remark not in remarks:
+        remarks.append(remark)
+    return memory
+
+
 def schedule_draws(scheduler: object, generators: str) -> str:
     """Say that a schedule must not draw.
 
@@ -327,6 +345,7 @@ def _engine(
         cohorts=trainer.cohorts,
         room=_room(trainer, federation, None if former is not None else len(_row_sets(federation, phases))),
         scheduled=federation.local.scheduled,
+        keeps_optimizer=federation.local.memory is not None,
         prediction=federation.policy(Prediction),
         task=federation.task,
     )

@@ -61,8 +61,8 @@ class DFLModule(LightningModule):
             whatever their numbers of samples. Each round begins a new epoch.
         batch_size: samples in a local batch; `full`: all of a client's, in one batch. A number above the largest
             client's samples means the same, and costs no more.
-        optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase;
-            default SGD with `lr=0.05` and `momentum=0.9`.
+        optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase unless
+            `keep_optimizer` says otherwise; default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's
             groups.
         shared: glob patterns of the parameters that clients exchange; the others are personal and are never sent.
@@ -76,6 +76,9 @@ class DFLModule(LightningModule):
             part in the round; `stop`: end the run.
         task: what outputs and targets mean: `Classification`, `Regression`, or your own; null means what the data call
             for.
+        keep_optimizer: each client keeps the state of its optimizer (momentum, Adam's moments and count of steps) from
+            round to round, and goes on from it when it trains again; the state is never sent. Fine-tuning before an
+            evaluation has a new optimizer.
     """
 
     parts: RunParts
@@ -100,6 +103,7 @@ class DFLModule(LightningModule):
         on_divergence: Literal["quarantine", "stop"] = "quarantine",
         local_steps: int | None = None,
         task: Task | None = None,
+        keep_optimizer: bool = False,
     ) -> None:
         record(self, dict(locals()))
         super().__init__()
@@ -121,7 +125,7 @@ class DFLModule(LightningModule):
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
-        self.local_steps = local_steps
+        self.local_steps, self.keep_optimizer = local_steps, keep_optimizer
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.init = list(shared or ["*"]), init
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.

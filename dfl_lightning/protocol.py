@@ -100,7 +100,8 @@ class RoundProtocol:
             call_round_hook(self.trainer, "on_engine_progress", done, total)
 
         round.charge(round.jobs)  # a server's model is downloaded
-        training = Training("local", round.index, round.phases, round.hyperparameters)
+        memory = self.federation.local.memory
+        training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory)
         result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses

@@ -37,6 +37,7 @@ class EngineConfig:
         cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
         room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
+        keeps_optimizer: clients' optimizer states go on from round to round.
         prediction: how clients predict in the run's own evaluations; None: by the network's scores.
         features: layers whose inputs the objective or the prediction wants: their names -> names of the network's
             layers.
@@ -60,6 +61,7 @@ class EngineConfig:
     cohorts: int | None = None
     room: int | None = None
     scheduled: tuple[str, ...] = ()
+    keeps_optimizer: bool = False
     prediction: PredictionRule | None = None
     features: Mapping[str, str] = field(default_factory=dict)
     task: Task = field(default_factory=Classification)

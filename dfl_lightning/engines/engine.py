@@ -184,7 +184,7 @@ class Engine(ABC):
         """
         self.bank.join_device()
         target = torch.zeros_like(self.bank.boundary.rows["models"])
-        self._train(references, replace(training, gradients=True), target, None)
+        self._train(references, replace(training, gradients=True, memory=None), target, None)
         return target
 
     def evaluate(self, references: References, split: str) -> Evaluation:
@@ -251,7 +251,7 @@ class Engine(ABC):
         losses = torch.full((count,), float("nan"), dtype=torch.float64)
         samples = torch.zeros(count, dtype=torch.long)
         finite = torch.ones(count, dtype=torch.bool)
-        numbers = {name: losses.clone() for name in training.numbers}
+        numbers = {name: losses.clone() for name in training.changed_numbers}
         cohorts = self.by_cohort(references.owners)
         ended = 0
 

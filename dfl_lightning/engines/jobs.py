@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dfl_lightning.engines.draws import Draws
 from dfl_lightning.engines.local_work import Phase
+from dfl_lightning.engines.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizers import Hyperparameters
 
 Progress = Callable[[int, int], None]
@@ -23,10 +24,12 @@ class Training:
     Args:
         purpose: names the draws, `local` or `finetune` for example; the same purpose and round draw the same batches.
         round: the round, 0-based.
-        phases: epochs and columns, one after the other, each with a fresh optimizer.
+        phases: epochs and columns, one after the other, each with a fresh optimizer, but for `memory`.
         hyperparameters: options of each of the optimizer's groups in this round, in place of their own.
         gradients: update nothing; write the gradient of the mean loss at the reference instead.
         batches: with `gradients`: use only the first `batches` batches of the epoch (None: all data).
+        memory: the states of optimizers are those that the bank keeps under these names, and it gets what becomes of
+            them; None: they begin anew, and are not kept.
     """
 
     purpose: str
@@ -35,11 +38,17 @@ class Training:
     hyperparameters: Hyperparameters
     gradients: bool = False
     batches: int | None = None
+    memory: OptimizerMemory | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """Names of the clients' numbers that its steps may set."""
         return tuple(dict.fromkeys(name for phase in self.phases for name in phase.objective.numbers))
+
+    @property
+    def changed_numbers(self) -> tuple[str, ...]:
+        """Names of all of the clients' numbers that change, those of optimizers' states too."""
+        return (*self.numbers, *(() if self.memory is None else self.memory.numbers))
 
     def draws(self, seed: int) -> Draws:
         """The named draws of this training."""

@@ -251,7 +251,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class Phase:
-    """Some batches on some columns, with a fresh optimizer.
+    """Some batches on some columns, with a fresh optimizer, unless its state is kept (`model.keep_optimizer`).
 
     Args:
         objective: whose `step` is called until the phase's batches are taken.
@@ -274,6 +274,7 @@ class LocalRule(ABC):
             with no state of its own in Python, so that a GPU may record one and replay it.
         row_sets: row sets that steps read and train, besides `models`, and what they begin as: `models` (the first
             models) or `zeros`.
+        optimized: row sets whose models steps update by an optimizer (`update`), which `model.keep_optimizer` keeps.
         recorded_as: steps of rules of the same name may be recorded once for all, whatever the objects; None: only
             those of the run's own object. Subclasses do not inherit it.
         numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
@@ -287,6 +288,7 @@ class LocalRule(ABC):
     stackable: bool = False
     recordable: bool = False
     row_sets: Mapping[str, str] = {}  # read only
+    optimized: tuple[str, ...] = ("models",)
     numbers: Mapping[str, float] = {}  # read only
     recorded_as: str | None = None
     features: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ class LoopEngine(Engine):
         """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
         bank = self.bank
         losses, samples, finite = [], [], []
-        numbers: dict[str, list[Tensor]] = {name: [] for name in training.numbers}
+        numbers: dict[str, list[Tensor]] = {name: [] for name in training.changed_numbers}
         work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms)
         for index, owner in enumerate(references.owners.tolist()):
             pool.check()
@@ -70,16 +70,20 @@ class LoopEngine(Engine):
                 job.run()
             place = bank.ranks.place[owner]
             rows = {"models": row, **{name: model.row for name, model in job.others.items()}}
+            changed = {name: bank.number(name)[owner].to(row.device) for name in training.changed_numbers} | job.numbers
+            for memory in job.memories.values():
+                rows |= memory.rows
+                changed |= memory.as_tensors()
             for name, trained in rows.items():
                 targets[name][place] = trained
-            ended = [*rows.values(), *job.numbers.values()]
+            ended = [*rows.values(), *changed.values()]
             finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
-            for name, value in job.numbers.items():
+            for name, value in changed.items():
                 numbers[name].append(value)
             mean = job.loss_sum / job.weight if job.samples else float("nan")
             losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
             samples.append(job.samples)
-        found = {name: torch.stack(values).double().cpu() for name, values in numbers.items()}
+        found = {name: torch.stack([v.double() for v in values]).cpu() for name, values in numbers.items()}
         return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu(), found)
 
     def score(self, references: References, split: str) -> Evaluation:

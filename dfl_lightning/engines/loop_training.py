@@ -18,6 +18,7 @@ from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.gradients import filled, is_missing
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
+from dfl_lightning.engines.loop_memory import LoopMemory
 from dfl_lightning.engines.norm_strides import NormRisk
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.scratch import Scratch
@@ -83,11 +84,11 @@ class LoopModel:
         job: whose model it is.
         scratch: the network.
         row: [width], written into.
-        counts: whether its losses are the ones that the round reports.
+        name: of the row set; losses of `models` are the ones that the round reports.
     """
 
-    def __init__(self, job: LoopJob, scratch: Scratch, row: Tensor, counts: bool) -> None:
-        self._job, self._scratch, self.row, self._counts = job, scratch, row, counts
+    def __init__(self, job: LoopJob, scratch: Scratch, row: Tensor, name: str) -> None:
+        self._job, self._scratch, self.row, self._name, self._counts = job, scratch, row, name, name == "models"
         self._start = row.clone()
         self._parameters: list[Tensor] = scratch.load(row)
         self._optimizer: torch.optim.Optimizer | None = None
@@ -194,13 +195,16 @@ class LoopModel:
     def update(self, grads: Sequence[Tensor]) -> None:
         """One step of its optimizer on the phase's columns, after the client's own clipping."""
         config = self._job.work.config
-        trained = {place: p for place, p in enumerate(self._parameters) if p.requires_grad}
+        trained = self._trained
         for p, g in zip(self._parameters, grads, strict=True):
             p.grad = None if not p.requires_grad or is_missing(g) else g.detach()
         if self._optimizer is None:
             self._optimizer = self._job.work.optimizer.make(
-                cast("list[nn.Parameter]", list(trained.values())), list(trained), self._job.training.hyperparameters
+                list(trained.values()), list(trained), self._job.training.hyperparameters
             )
+            memory = self._job.memory(self._name)
+            if memory is not None:
+                memory.put_into(self._optimizer, trained, self._job.work.optimizer.device_of_numbers(self.row.device))
         if config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(trained.values(), config.clip_norm)
         if config.clip_value is not None:
@@ -225,7 +229,7 @@ class LoopModel:
 
     # --- the phases ---------------------------------------------------------------------------------------------------
     def begin(self, columns: Columns) -> None:
-        """A phase begins, that trains these columns with a fresh optimizer."""
+        """A phase begins, that trains these columns with an optimizer of its own."""
         self._freeze(columns)
         self._optimizer = None
         mask = columns.mask(self._job.work.layout.width, "cpu")
@@ -234,6 +238,9 @@ class LoopModel:
 
     def end(self) -> None:
         """A phase ends: what it does not train is as it was."""
+        memory = self._job.memory(self._name) if self._optimizer is not None else None
+        if memory is not None and self._optimizer is not None:
+            memory.take_from(self._optimizer, self._trained)
         self._scratch.store(self.row)
         self.row[self._frozen] = self._kept  # buffers move in a forward pass even where nothing is trained
 
@@ -242,6 +249,12 @@ class LoopModel:
         self._freeze(self._job.work.layout.all)
         for p in self._parameters:
             p.grad = None
+
+    @property
+    def _trained(self) -> dict[int, nn.Parameter]:
+        """The parameters that the phase trains, by their place."""
+        found = {place: p for place, p in enumerate(self._parameters) if p.requires_grad}
+        return cast("dict[int, nn.Parameter]", found)
 
     def _freeze(self, columns: Columns) -> None:
         """Only entries inside `columns` are trained."""
@@ -262,6 +275,7 @@ class LoopJob:
     Attributes:
         others: models of other row sets that have been trained, by name.
         numbers: the client's numbers now, scalars by name.
+        memories: what optimizers remember that have taken a step, by the row set of their model.
     """
 
     def __init__(self, work: LoopWork, bank: Bank, row: Tensor, owner: int, training: Training) -> None:
@@ -271,6 +285,7 @@ class LoopJob:
         self._per_epoch = batches_of(len(self._samples), work.config.batch_size)
         self._lent = ExitStack()
         self.others: dict[str, LoopModel] = {}
+        self.memories: dict[str, LoopMemory] = {}
         self._kept: dict[str, Tensor] = {}  # copies of rows that the objective asked for
         self.loss_sum: float | Tensor = 0.0
         self.samples = 0
@@ -289,7 +304,7 @@ class LoopJob:
         if name not in self.others:
             self._check(name)
             row = self._bank.stored(name)[self._bank.ranks.place[self._owner]].clone()
-            self.others[name] = LoopModel(self, self._lent.enter_context(self.work.scratch()), row, counts=False)
+            self.others[name] = LoopModel(self, self._lent.enter_context(self.work.scratch()), row, name)
             self.others[name].begin(self._phase.columns)
         return self.others[name]
 
@@ -347,10 +362,24 @@ class LoopJob:
         return self.work.config.loss(scores, batch.labels)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
+    def memory(self, name: str) -> LoopMemory | None:
+        """What the optimizer of a model remembers; None where it begins anew and is not kept.
+
+        Args:
+            name: the model's row set.
+        """
+        kept = self.training.memory
+        if kept is None:
+            return None
+        if name not in self.memories:
+            kept.check_models(name, self._phase.objective)
+            self.memories[name] = LoopMemory(kept, self._bank, self._owner, name, self.work.layout)
+        return self.memories[name]
+
     def run(self) -> None:
         """All phases; the row holds the result."""
         with self._lent:
-            self._main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, counts=True)
+            self._main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, "models")
             phases = [phase for phase in self.training.phases if not phase.duration.is_empty]
             for phase in phases:
                 self._run(phase, phase is phases[-1])
@@ -376,7 +405,7 @@ class LoopJob:
     def mean_gradient(self) -> Tensor:
         """The gradient of the mean loss over the data (or the first batches), as a row; parameters stay."""
         with self._lent:
-            main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, counts=True)
+            main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, "models")
             main.begin(self.work.layout.all)
             self._batches = self._draw_batches(1)
             total = [torch.zeros_like(p) for p in main.params]

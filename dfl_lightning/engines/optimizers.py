@@ -172,6 +172,56 @@ class ClientOptimizer:
         kept = [optimizer.state[parameter].values() for parameter in parameters]
         return max((sum(torch.is_tensor(value) and value.dim() > 0 for value in values) for values in kept), default=0)
 
+    def remembered(self) -> dict[str, torch.dtype | None]:
+        """What it remembers of each parameter from step to step, by name, as two steps of a trial show.
+
+        Returns:
+            None for a tensor of the parameter's shape; the type of a single number.
+
+        Raises:
+            UserError: it remembers something else, or something that is no parameter's, so that a state cannot be kept.
+        """
+        places = self._of_each_group() if self.elementwise else sorted(self._own)
+        with torch.random.fork_rng(devices=[]):
+            optimizer, parameters = self._trial(places, dimensions=1)
+            before = self._settings(optimizer)
+            for _ in range(TRIAL_STEPS):
+                optimizer.step()
+        changed = [name for name, value in self._settings(optimizer).items() if not same_value(value, before.get(name))]
+        if changed:
+            raise UserError(
+                f"model.keep_optimizer: {self.name} changes its own '{changed[0]}' from step to step, which belongs to "
+                "no parameter and is not kept; set model.keep_optimizer to false, or choose another optimizer"
+            )
+        found: dict[str, torch.dtype | None] = {}
+        for parameter in parameters:
+            for name, value in optimizer.state.get(parameter, {}).items():
+                like_it = isinstance(value, Tensor) and value.shape == parameter.shape
+                kind = None if like_it else _number_type(value)
+                if value is not None and ((kind is None and not like_it) or found.setdefault(name, kind) != kind):
+                    raise UserError(
+                        f"model.keep_optimizer: {self.name} remembers '{name}', which is neither a tensor of its "
+                        "parameter's shape nor a number; set model.keep_optimizer to false, or choose another optimizer"
+                    )
+        return found
+
+    def _settings(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Options of all groups by name, and what an optimizer of the user's own has as attributes."""
+        found: dict[str, Any] = {}
+        if not self.of_torch:
+            simple = int | float | Tensor
+            found = {name: value for name, value in vars(optimizer).items() if isinstance(value, simple)}
+            drawn = {name: value for name, value in vars(optimizer).items() if isinstance(value, torch.Generator)}
+            found |= {name: generator.get_state() for name, generator in drawn.items()}
+        for number, group in enumerate(optimizer.param_groups):
+            options = _options(group)
+            found |= {f"{name} of group {number}" if number else name: value for name, value in options.items()}
+        return copy.deepcopy(found)
+
+    def _of_each_group(self) -> list[int]:
+        """The smallest parameter of each group."""
+        return [min(members, key=lambda place: self._own[place].numel()) for members in self.members if members]
+
     def fused_on(self, device: torch.device | str) -> ClientOptimizer:
         """The same with its fused kernel, where it has one there and the user has not chosen another."""
         device = torch.device(device)
@@ -194,6 +244,15 @@ class ClientOptimizer:
                     raise  # which says nothing about kernels
                 return self.on(device)
         return fused
+
+    def device_of_numbers(self, device: torch.device) -> torch.device:
+        """Where the single numbers of a state lie: on the CPU, unless its kernels must not wait for a GPU.
+
+        Args:
+            device: of the parameters.
+        """
+        there = any(o.get("fused") or (o.get("capturable") and self._captures) for o in self.groups)
+        return device if there else torch.device("cpu")
 
     def works_on_tensors_alone(self, device: torch.device) -> bool:
         """Whether a step needs no number on the host, so that it can be recorded with learning rates that change."""
@@ -231,9 +290,16 @@ class ClientOptimizer:
             group["params"] = tensors
         return optimizer, hyperparameters
 
-    def _trial(self, places: Sequence[int]) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
-        """An optimizer of copies of the network's own parameters, and these, with gradients to take a step from."""
+    def _trial(self, places: Sequence[int], dimensions: int = 0) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
+        """An optimizer of copies of the network's own parameters, and these, with gradients to take a step from.
+
+        Args:
+            places: which parameters.
+            dimensions: parameters without dimensions get one, if this is 1.
+        """
         parameters = [nn.Parameter(self._own[place].detach().clone()) for place in places]
+        if dimensions:
+            parameters = [p if p.dim() else nn.Parameter(p.detach()[None]) for p in parameters]
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 1e-3)
         return self.make(parameters, places, self.hyperparameters), parameters
@@ -286,6 +352,13 @@ def same_value(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
     return one is other or bool(one == other)
+
+
+def _number_type(value: Any) -> torch.dtype | None:
+    """The type of a single number, float64 for Python's own; None for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.dtype
+    return torch.float64 if isinstance(value, int | float) else None
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class APFL(Objective):
     method_name = "APFL"
     stackable = recordable = True
     row_sets = {"local": "models", "mixture": "models"}
+    optimized = ("models", "local")
     reports = "mixture"
     logs = ("alpha",)
 

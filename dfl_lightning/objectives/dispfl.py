@@ -49,8 +49,13 @@ class DisPFL(Objective):
         self.rounds = 1  # of the run
 
     def start(self, federation: Federation) -> None:
-        """Require weights to mask, and a last round."""
+        """Require weights to mask, a last round, and optimizers that begin anew."""
         layout = federation.layout
+        if federation.local.memory is not None:
+            raise UserError(
+                "objective DisPFL: a momentum from before the masks changed would move weights that are masked now; "
+                "set model.keep_optimizer to false"
+            )
         if federation.num_rounds is None:
             raise UserError("objective DisPFL prunes by a schedule that ends with the run; set trainer.max_rounds")
         self.rounds = max(1, federation.num_rounds)

@@ -24,6 +24,7 @@ class Ditto(Objective):
     method_name = "Ditto"
     stackable = recordable = True
     row_sets = {"personal": "models"}
+    optimized = ("models", "personal")
     reports = "personal"
 
     def __init__(self, lam: float = 0.75) -> None:

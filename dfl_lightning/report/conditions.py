@@ -25,6 +25,7 @@ WORDS = {
     "model.optimizer.lr": "learning rate",
     "model.optimizer.momentum": "momentum",
     "model.optimizer.weight_decay": "weight decay",
+    "model.keep_optimizer": "optimizers last over rounds",
     "model.lr_scheduler": "learning rate schedule",
     "model.finetune_epochs": "epochs of fine-tuning",
     "rounds": "rounds",
@@ -133,7 +134,7 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "rounds": trainer.get("max_epochs") or trainer.get("max_rounds"),
         "trainer": {key: trainer.get(key) for key in _TRAINER},
-        "model": {key: model.get(key) for key in _MODEL},
+        "model": {**{key: model.get(key) for key in _MODEL}, "keep_optimizer": bool(model.get("keep_optimizer"))},
         "data": _without(config.get("data"), _NOT_OF_DATA),
         "work": ", ".join(_work(config)) or None,
         "topology": config.get("topology"),

@@ -15,6 +15,7 @@ from dfl_lightning.bank.references import References, Term
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
+from dfl_lightning.engines.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.horizon import Horizon, calling
@@ -51,6 +52,7 @@ class LocalTraining:
         optimizer: the user's, for one client.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
         clipped: whether gradients are clipped.
+        memory: where the bank keeps the states of the clients' optimizers; None: they begin anew in every round.
     """
 
     duration: Duration
@@ -58,6 +60,7 @@ class LocalTraining:
     optimizer: ClientOptimizer
     scheduled: tuple[str, ...]
     clipped: bool
+    memory: OptimizerMemory | None = None
 
 
 @dataclass
@@ -232,7 +235,7 @@ class Federation:
             wanted |= policy.row_sets
         for objective in objectives:
             wanted |= objective.row_sets
-        return wanted
+        return wanted | ({} if self.local.memory is None else self.local.memory.row_sets)
 
     def numbers(self, objectives: Iterable[LocalRule]) -> dict[str, float]:
         """The clients' numbers, by name, and their initial values.
@@ -240,7 +243,8 @@ class Federation:
         Args:
             objectives: those of the phases.
         """
-        return {name: value for objective in objectives for name, value in objective.numbers.items()}
+        found = {name: value for objective in objectives for name, value in objective.numbers.items()}
+        return found | ({} if self.local.memory is None else self.local.memory.numbers)
 
     def server_of(self, clients: Tensor) -> Tensor:
         """The node whose model each of the clients starts a round from, long: the first server, or itself."""

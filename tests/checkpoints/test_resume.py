@@ -380,7 +380,7 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
     same(result(whole), result(resumed))
 
 
-@pytest.mark.parametrize("other", ["friends", "dpfl", "finetuned"])
+@pytest.mark.parametrize("other", ["friends", "dpfl", "finetuned", "kept optimizers"])
 def test_policies_with_memory_resume_too(start, small_run, other):
     from dfl_lightning import callbacks as cb
 
@@ -389,7 +389,10 @@ def test_policies_with_memory_resume_too(start, small_run, other):
         "friends": lambda: [cb.Gossip(), cb.Uniform(), cb.Markov(0.3, 2.0), cb.FDMS()],
         "dpfl": lambda: [cb.DPFL(budget=2), cb.SampleWeighted(), cb.ExactCount(0.3)],
         "finetuned": lambda: None,
+        "kept optimizers": lambda: None,
     }[other]
+    if other == "kept optimizers":
+        options["module"] |= {"keep_optimizer": True, "optimizer": torch.optim.Adam}
     whole = start(policies=policies(), **options).fit()
     for hook in ("on_compare", "on_mix", "on_validation_end"):
         stopped = fit(start(Bomb(hook, 3, throw), policies=policies(), **options))

@@ -146,6 +146,20 @@ def test_all_tasks_are_the_same_in_several_processes(runs, tmp_path, config, cou
     assert float(rows[1]["test_loss"]) < float(rows[0]["test_loss"])
 
 
+def test_what_optimizers_remember_is_the_same_in_any_number_of_processes(runs, tmp_path):
+    adam = ["--model.optimizer", "Adam", "--model.optimizer.lr", "0.01", "--model.keep_optimizer", "true"]
+    words = ["--config", "gossip", "--dropout", "Bernoulli", *SMALL, *FIVE, *adam]
+    _, _, checkpoint = check(runs, tmp_path, (1, 2), words)
+    state = checkpoint["state_dict"]
+    assert state["bank.rows.optimizer.exp_avg"].any(1).sum() > 12
+    assert len(state["bank.numbers._optimizer.models.step.0"].unique()) > 1  # some have been down
+    folder = tmp_path / "2 then 1"
+    folder.mkdir()
+    first = runs.fit(2, folder, [*words, "--trainer.max_rounds", "1"])
+    runs.fit(1, folder, [*words, "--ckpt_path", str(first.relative_to(folder) / "checkpoints" / "last.ckpt")])
+    runs.same(state, runs.contents(folder)[2]["state_dict"])
+
+
 OUTGOING = ["--outgoing", "[TopK, GaussianNoise, SignFlip]", "--outgoing.fraction", "0.3"]
 
 

@@ -60,6 +60,11 @@ class FedeRiCoStep(ScoreWeighted):
                 f"aggregation FedeRiCoStep trains models of others, and objective {type(objective).__name__} keeps "
                 f"{', '.join(objective.row_sets)} for each client's own; use --objective Plain"
             )
+        if federation.local.memory is not None:
+            raise UserError(
+                "aggregation FedeRiCoStep trains models of others, and model.keep_optimizer keeps an optimizer for "
+                "each client's own; set model.keep_optimizer to false"
+            )
 
     def on_mix(self, round: Round) -> None:
         """Train each fetched model on the receiver's data, a model of each receiver at a time; then move all models."""

@@ -63,7 +63,8 @@ class SubstitutionError(Monitor):
             terms.append((less(unheard), "trained"))
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
-            training = Training("local", round.index, round.phases, round.hyperparameters)
+            memory = round.federation.local.memory  # their optimizers would go on, too
+            training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory)
             start = round.federation.start_of_training(missing)
             result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():

@@ -23,6 +23,7 @@ from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.loss import sample_weights
+from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import reason
 
@@ -91,6 +92,8 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
         return "the loss is a cross-entropy of several answers a sample"
     if not context.optimizer.works_on_tensors_alone(context.data.images.device):
         return "the optimizer needs numbers on the CPU"
+    if config.keeps_optimizer:
+        return "model.keep_optimizer goes on from states that recorded steps do not know"
     if config.scheduled:
         return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step keeps"
     return ""
@@ -316,7 +319,7 @@ class Recording:
             self._batches, self._replays = StaticBatches(self._memory, batches), {}
         self._read, self._models, self._own_loss = tuple(job.kept), tuple(job.models), job.own_loss
         for model in job.models.values():
-            if model.optimizer is not None:
+            if isinstance(model.optimizer, PrefixOptimizer):
                 self._settle_states(model.name, model.optimizer.states())
 
     def _settle_states(self, model: str, states: list[dict[str, Any]]) -> None:

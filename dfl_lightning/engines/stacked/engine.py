@@ -26,6 +26,7 @@ from dfl_lightning.engines.engine import ANY_SAMPLE, Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.mean_scores import sums_of
+from dfl_lightning.engines.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
@@ -99,7 +100,8 @@ class StackedEngine(Engine):
         if config.reduced is not None:
             arithmetic = config.arithmetic(data.images.device)
             network_trial.try_reduced(stacked, example, partial(_mask_key, config.seed), arithmetic)
-        self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
+        states = optimizer.states * (2 if config.keeps_optimizer else 1)  # a first step makes them beside what is kept
+        self.cost = Cost.measure(network, stacked, example[:2], config, layout, states)
         fused = optimizer.fused_on(data.images.device)
         self._context = StackedContext(config, layout, data, stacked, StackedLoss(config.loss), fused)
         self._scorer = Scorer(self._context, self.cost.activations)
@@ -222,8 +224,9 @@ class StackedEngine(Engine):
         """Train the jobs of one cohort, side by side; see `Engine.train_cohort`."""
         bank, steps = self.bank, self.steps
         owners = references.owners.tolist()
-        order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
-        recordings = None if training.gradients else self.recordings
+        alike = self._counts_of(training.memory, references.owners)
+        order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], alike[job], owners[job])))
+        recordings = None if training.gradients or training.memory is not None else self.recordings
         job = StackedJob(self._context, bank, references.take(order), training, pool, recordings)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
@@ -235,14 +238,26 @@ class StackedEngine(Engine):
             if recordings is not None and recordings.failure:
                 self.details["graphs"] = f"not recorded: {recordings.failure}"
                 self.recordings = None
+            for memory in job.memories.values():
+                models |= memory.stagings
             for name, staging in models.items():
                 staging.copy_into(targets[name], bank.ranks.place[references.owners[order]])
             ended = [staging.finite() for staging in models.values()]
+            ended += [memory.finite().to(ended[0].device) for memory in job.memories.values()]
             finite = torch.stack([*ended, *(values.isfinite() for values in job.numbers.values())]).all(0)
         back = torch.argsort(order)
         losses = torch.where(job.samples > 0, job.losses / job.weights, float("nan"))
-        numbers = {name: values.double().cpu()[back] for name, values in job.numbers.items()}
+        changed = {name: bank.number(name)[references.owners[order]] for name in training.changed_numbers} | job.numbers
+        for memory in job.memories.values():
+            changed |= memory.numbers
+        numbers = {name: values.double().cpu()[back] for name, values in changed.items()}
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back], numbers)
+
+    def _counts_of(self, memory: OptimizerMemory | None, owners: Tensor) -> list[list[float]]:
+        """The single numbers of each owner's kept optimizer states: those with the same ones are put side by side."""
+        if memory is None or not len(owners):
+            return [[] for _ in owners]
+        return torch.stack([self.bank.number(name)[owners] for name in memory.numbers], 1).tolist()
 
     def score(self, references: References, split: str) -> Evaluation:
         """Score the jobs, owner by owner or model by model; see `Engine.score`.

@@ -90,6 +90,8 @@ class PrefixOptimizer:
         self._parameters = [nn.Parameter(memory(tensor.detach())) for tensor in tensors]
         optimizer = self._make(self._parameters)
         for state, new in zip(former, self._parameters, strict=False):
+            if not state:
+                continue  # it has taken no step, and begins as it was made
             optimizer.state[new] = {
                 name: value[: len(new)] if torch.is_tensor(value) and value.dim() else value
                 for name, value in state.items()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
@@ -19,6 +19,7 @@ from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import BatchSource, Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
+from dfl_lightning.engines.stacked.kept_optimizer import KeptOptimizer, KeptStates
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging, unpack
 from dfl_lightning.engines.stacked.passes import Pass
@@ -75,7 +76,7 @@ class StackedModel:
         self._whole = staging.parameters()
         self._now: list[Tensor] = []  # of the first k clients
         self._leaves: list[Tensor] = []  # of these, where they have been made
-        self.optimizer: PrefixOptimizer | None = None
+        self.optimizer: PrefixOptimizer | KeptOptimizer | None = None
 
     # --- what an objective sees --------------------------------------------------------------------------------------
     @property
@@ -168,7 +169,7 @@ class StackedModel:
         if config.clip_value is not None:
             clipped = [g.clamp(-config.clip_value, config.clip_value) for g in clipped]
         if self.optimizer is None:
-            self.optimizer = job.fresh_optimizer()
+            self.optimizer = job.optimizer(self.name)
         present = [None if is_missing(g) else c for (_, g), c in zip(trained, clipped, strict=True)]
         self.optimizer.step([p for p, _ in trained], present)
 
@@ -181,7 +182,7 @@ class StackedModel:
 
     # --- the phases ---------------------------------------------------------------------------------------------------
     def begin(self, columns: Columns) -> None:
-        """A phase begins, that trains these columns with a fresh optimizer."""
+        """A phase begins, that trains these columns with an optimizer of its own."""
         self._leaves, self.optimizer = [], None
         self._kept = {
             entry.name: self.staging.tensors[entry.name].clone()
@@ -191,6 +192,8 @@ class StackedModel:
 
     def end(self) -> None:
         """A phase ends: what it does not train is as it was."""
+        if isinstance(self.optimizer, KeptOptimizer):
+            self.optimizer.save()
         for name, tensor in self._kept.items():
             self.staging.tensors[name].copy_(tensor)
 
@@ -203,7 +206,8 @@ class StackedModel:
             states: of the optimizer, one for each parameter.
         """
         other = StackedModel(job, self.name, staging)
-        other.optimizer = (self.optimizer or job.fresh_optimizer()).on_buffers(states)
+        own = self.optimizer if isinstance(self.optimizer, PrefixOptimizer) else job.fresh_optimizer()
+        other.optimizer = own.on_buffers(states)
         return other
 
     # --- gradients ----------------------------------------------------------------------------------------------------
@@ -289,6 +293,7 @@ class StackedJob:
         models: that are trained, by row set.
         clients: k.
         kept: row sets that the objective asked for; "" is the start.
+        memories: what optimizers remember that have taken a step, by the row set of their models.
         trained: which parameters the phase trains.
     """
 
@@ -306,6 +311,7 @@ class StackedJob:
         static = None if recordings is None else recordings.staging("models")
         self.models = {"models": StackedModel(self, "models", Staging(context.layout, bank.reader(references), static))}
         self.kept: dict[str, list[Tensor]] = {}
+        self.memories: dict[str, KeptStates] = {}
         self.feed = Feed(context, references.owners.numpy(), training)
         self._source: BatchSource = self.feed
         self.clients = count = len(references)
@@ -420,11 +426,36 @@ class StackedJob:
         for model in self.models.values():
             model.end()
 
+    def optimizer(self, name: str) -> PrefixOptimizer | KeptOptimizer:
+        """The user's optimizer of the phase's columns, going on from the clients' states where these are kept.
+
+        Args:
+            name: the row set of the models that it is for.
+        """
+        memory = self._training.memory
+        if memory is None:
+            return self.fresh_optimizer()
+        if name not in self.memories:
+            assert self._phase is not None
+            memory.check_models(name, self._phase.objective)
+            context, owners = self.context, self._references.owners
+            device = context.optimizer.device_of_numbers(context.data.images.device)
+            self.memories[name] = KeptStates(memory, name, context.layout, self._bank, owners, device)
+        return KeptOptimizer(self._make_optimizer, self.memories[name], self._places)
+
     def fresh_optimizer(self) -> PrefixOptimizer:
-        """The user's optimizer of the phase's columns."""
-        places = [place for place, wanted in enumerate(self.trained) if wanted]
+        """The user's optimizer of the phase's columns, without a state."""
+        return PrefixOptimizer(self._make_optimizer)
+
+    @property
+    def _places(self) -> list[int]:
+        """The parameters that the phase trains."""
+        return [place for place, wanted in enumerate(self.trained) if wanted]
+
+    @property
+    def _make_optimizer(self) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
         make = self.context.optimizer.make
-        return PrefixOptimizer(partial(make, places=places, hyperparameters=self._hyperparameters))
+        return partial(make, places=self._places, hyperparameters=self._hyperparameters)
 
     def on_buffers(
         self, clients: int, memory: _StaticMemory, source: BatchSource, states: dict[str, list[dict[str, Any]]]
