@@ -9,7 +9,6 @@ from dfl_lightning.objectives.ditto import Ditto
 from dfl_lightning.objectives.fedproto import FedProto
 from dfl_lightning.objectives.fedprox import FedProx
 from dfl_lightning.objectives.gradient_tracking import GradientTracking
-from dfl_lightning.objectives.local_momentum import LocalMomentum
 from dfl_lightning.objectives.moon import MOON
 from dfl_lightning.objectives.per_fedavg import PerFedAvg
 from dfl_lightning.objectives.personal_layers import FedPer, FedRep
@@ -33,7 +32,6 @@ __all__ = [
     "FedRep",
     "GradientTracking",
     "JobContext",
-    "LocalMomentum",
     "Objective",
     "PFedGraph",
     "PerFedAvg",

@@ -26,10 +26,10 @@ class QGDSGDm(Plain):
         d_i = (x_i^t - x_i^{t+1}) / (eta K_i)
         m_i = mu m_i + (1 - mu) d_i
 
-    The buffer follows what the neighbourhood has done, where that of `LocalMomentum` follows the client's own
-    gradients. It stays with its client: nothing but models is sent. The paper has K = 1; K_i is the client's own number
-    of steps. A client that has dropped out, diverges or has no data keeps its buffer, and so do all in a round with
-    eta = 0. Personal parameters are not mixed and have no momentum.
+    The buffer follows what the neighbourhood has done, where the momentum of an optimizer that is kept over rounds
+    (`model.keep_optimizer`) follows the client's own gradients. It stays with its client: nothing but models is sent.
+    The paper has K = 1; K_i is the client's own number of steps. A client that has dropped out, diverges or has no data
+    keeps its buffer, and so do all in a round with eta = 0. Personal parameters are not mixed and have no momentum.
 
     Args:
         momentum: weight of the buffer in a step (the paper's beta), at least 0 and below 1.

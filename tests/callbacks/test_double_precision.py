@@ -12,7 +12,7 @@ from threads import Watching
 
 import dfl_lightning
 from dfl_lightning import callbacks as cb
-from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, QGDSGDm
+from dfl_lightning.objectives import FedProx, GradientTracking, QGDSGDm
 
 PACKAGE = Path(dfl_lightning.__file__).parent
 ARITHMETIC = {
@@ -90,14 +90,14 @@ def test_every_shipped_policy_computes_in_float64(listed, place):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("objective", [GradientTracking, FedProx, LocalMomentum, QGDSGDm])
+@pytest.mark.parametrize("objective", [GradientTracking, FedProx, QGDSGDm])
 def test_objectives_and_engines_compute_in_float64(objective, engine, start, make_data):
     run = start(
         cb.Gossip(k="all"),
         cb.Metropolis(),
         data=make_data(6, sizes=[3, 6, 9, 3, 6, 9]),
         objective=objective(),
-        optimizer=functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.0 if objective is LocalMomentum else 0.01),
+        optimizer=functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.01),
         trainer={"precision": "64-true", "engine": engine},
     )
     with Watch() as watch:

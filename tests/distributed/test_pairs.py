@@ -69,7 +69,6 @@ OBJECTIVES = {
     "Ditto": objectives.Ditto,
     "APFL": objectives.APFL,
     "Per-FedAvg": objectives.PerFedAvg,
-    "momentum": objectives.LocalMomentum,
 }
 
 

@@ -30,7 +30,6 @@ from dfl_lightning.objectives import (
     FedProx,
     FedRep,
     GradientTracking,
-    LocalMomentum,
     Objective,
     PerFedAvg,
     PFedGraph,
@@ -46,7 +45,6 @@ LISTED = {
     "FedProx": functools.partial(FedProx, mu=0.5),
     "GradientTracking": GradientTracking,
     "D2": D2,
-    "LocalMomentum": LocalMomentum,
     "Ditto": Ditto,
     "APFL": APFL,
     "APFL round": functools.partial(APFL, 0.25, "round"),
@@ -237,7 +235,7 @@ def test_nothing_but_models_is_sent(name):
     assert metrics["bytes_received"] == 4 * 39 * metrics["models_received"]
 
 
-@pytest.mark.parametrize("rule", [QGDSGDm(0.0), LocalMomentum(0.0), DFedSAM(0.0), MOON(0.0), FedProx(0.0)])
+@pytest.mark.parametrize("rule", [QGDSGDm(0.0), DFedSAM(0.0), MOON(0.0), FedProx(0.0)])
 def test_without_its_term_a_rule_is_plain_descent(rule):
     ours, plain = (run("Plain", "loop", made).go(3).models for made in (rule, None))
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)

@@ -21,7 +21,7 @@ from dfl_lightning.callbacks import (
     Uniform,
 )
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.objectives import LocalMomentum
+from dfl_lightning.objectives import Ditto
 from dfl_lightning.utils.errors import UserError
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -209,8 +209,8 @@ def test_what_it_cannot_work_with_is_refused(plain_run, sentence):
 
 
 def test_an_objective_that_keeps_something_is_refused(plain_run):
-    with pytest.raises(UserError, match="LocalMomentum keeps momentum for each client's own; use --objective Plain"):
-        plain_run(FedeRiCo(), FedeRiCoStep(), objective=LocalMomentum(), optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+    with pytest.raises(UserError, match="Ditto keeps personal for each client's own; use --objective Plain"):
+        plain_run(FedeRiCo(), FedeRiCoStep(), objective=Ditto())
 
 
 @pytest.mark.parametrize("policies", [[FedeRiCo(), FedeRiCoStep()], [Gossip(), Uniform(), Mixture()]])

@@ -86,9 +86,7 @@ def cases(draw, **fixed):
         "threshold": st.sampled_from(["none", "literal" if "as printed" in selection else "adaptive"]),
         "dropout": st.one_of(st.none(), dropout, up, up),
         "substitution": st.just("nobody") if selection == "ifca" else substitution,
-        "objective": st.sampled_from(
-            ["plain", "plain", "fedprox", "momentum", *(["tracking", "quasi-global momentum"] * alone)]
-        ),
+        "objective": st.sampled_from(["plain", "plain", "fedprox", *(["tracking", "quasi-global momentum"] * alone)]),
         "engine": st.sampled_from(["stacked", "loop"]),
         "personal": st.booleans(),
         "watched": st.booleans(),

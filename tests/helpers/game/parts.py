@@ -5,7 +5,7 @@ from torch import nn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import ClientData, FederatedData
-from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, Plain, QGDSGDm
+from dfl_lightning.objectives import FedProx, GradientTracking, Plain, QGDSGDm
 
 FEATURES, CLASSES = 5, 3
 
@@ -58,7 +58,6 @@ OBJECTIVES = {
     "plain": Plain,
     "fedprox": FedProx,
     "tracking": GradientTracking,
-    "momentum": LocalMomentum,
     "quasi-global momentum": QGDSGDm,
 }
 
