@@ -476,6 +476,14 @@ class Round:
         what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
         self.ledger.fetch_part(what, len(columns), links)
 
+    def charge_starts(self, links: Links) -> None:
+        """Charge each link for the sender's model from before the round: another message than its trained one.
+
+        Args:
+            links: between clients.
+        """
+        self.ledger.fetch_part("model from before the round", len(self.bank.layout.shared), links)
+
     def charge_message(self, name: str, links: Links, size: Tensor | int) -> None:
         """Send receivers something that is no model and no part of one, a summary of data for example.
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks.base import Aggregation
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Substitution
 from dfl_lightning.functional import boltzmann_weights, smoothed_loss
+from dfl_lightning.links import Links
+from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -22,9 +24,11 @@ class Boltzmann(Aggregation):
 
     Args:
         temperature: T, above 0; a large T tends to equal weights.
-        contribution: `cross`: the loss of the received model on the receiver's own training data; `own`: the loss of
-            what the sender sends on the sender's own data, smoothed over its local training (eq. 15).
-        gamma: weight of the loss before local training in eq. 15; used by `own` only.
+        contribution: `cross`: the loss of the received model on the receiver's own training data; `printed`: the loss
+            of the receiver's model on the sender's training data, with the sender's personal parameters, smoothed over
+            the receiver's local training (eq. 15), for which the receiver sends both of its models to each sender;
+            `own`: the loss of what the sender sends on the sender's own data, smoothed over its local training.
+        gamma: weight of the loss before local training in eq. 15; used by `printed` and `own`.
         include_self: whether the receiver's own model takes part.
     """
 
@@ -33,7 +37,7 @@ class Boltzmann(Aggregation):
     def __init__(
         self,
         temperature: float = 1.0,
-        contribution: Literal["cross", "own"] = "cross",
+        contribution: Literal["cross", "printed", "own"] = "cross",
         gamma: float = 0.9,
         include_self: bool = True,
     ) -> None:
@@ -46,17 +50,64 @@ class Boltzmann(Aggregation):
         self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
 
     def start(self, federation: Federation) -> None:
-        """Refuse servers, which have no data to judge models with."""
+        """Refuse servers, which have no data to judge models with, and what a sender could not be asked about."""
         if federation.topology.num_servers and self.contribution == "cross":
             raise UserError(
                 "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has "
                 "none; use --aggregation.contribution own or --aggregation Uniform"
             )
+        if self.contribution == "printed":
+            self._require_answers(federation)
+
+    def _require_answers(self, federation: Federation) -> None:
+        """Refuse runs in which a receiver cannot send its models to those that it learns from."""
+        if federation.topology.num_servers:
+            raise UserError(
+                "aggregation Boltzmann with contribution=printed sends the model that a receiver has trained to its "
+                "senders, and a server trains none; use --aggregation.contribution own or --aggregation Uniform"
+            )
+        if federation.topology.directed:
+            raise UserError(
+                "aggregation Boltzmann with contribution=printed sends each receiver's model to those that it learns "
+                "from, and in this topology some links lead one way only; use an undirected topology, or "
+                "--aggregation.contribution own"
+            )
+        substitution = federation.policy(Substitution)
+        if substitution is not None and substitution.row_sets:
+            raise UserError(
+                "aggregation Boltzmann with contribution=printed asks the senders of a round, and substitution "
+                f"{type(substitution).__name__} mixes stored models of clients that have dropped out; use "
+                "--substitution FDMS or --substitution null"
+            )
+        if self.gamma > 0 and federation.policy(Outgoing) is not None:
+            raise UserError(
+                "aggregation Boltzmann with contribution=printed sends models from before the local training, which no "
+                "Outgoing policy changes; use --aggregation.gamma 0, or --outgoing null"
+            )
 
     def on_weigh(self, round: Round) -> None:
         """Write a softmax over what is mixed."""
-        losses = round.vote_losses() if self.contribution == "cross" else self._own(round)[round.voters.senders]
+        if self.contribution == "cross":
+            losses = round.vote_losses()
+        elif self.contribution == "printed":
+            losses = self._printed(round)
+        else:
+            losses = self._own(round)[round.voters.senders]
         round.weights = boltzmann_weights(losses, round.votes, round.voters, self.temperature)
+
+    def _printed(self, round: Round) -> Tensor:
+        """What each sender with a vote makes of the receiver's model, float64 [len(voters)]; NaN elsewhere."""
+        counted = round.votes > 0
+        receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]
+        found = round.evaluate(References.rows("trained", receivers, senders, "trained")).losses
+        if self.gamma > 0:
+            round.charge_starts(Links.of(senders, receivers, round.num_nodes))
+            former = References.rows("models", receivers, senders, "models")
+            found = smoothed_loss(round.federation.engine.evaluate(former, "train").losses, found, self.gamma)
+        round.charge_message("loss", Links.of(receivers, senders, round.num_nodes), BYTES)
+        losses = torch.full_like(round.votes, float("nan"), dtype=torch.float64)
+        losses[counted] = found
+        return losses
 
     def _own(self, round: Round) -> Tensor:
         """Each row's loss, its owner's own smoothed one, the same towards every receiver, float64 [P]."""

@@ -1,10 +1,21 @@
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale
+from dfl_lightning.callbacks import (
+    AFIND,
+    FDMS,
+    AdaptiveThreshold,
+    Bernoulli,
+    Boltzmann,
+    GaussianNoise,
+    Gossip,
+    Stale,
+)
+from dfl_lightning.utils.errors import UserError
 
 
 def softmax(losses, temperature):
@@ -43,6 +54,84 @@ def test_own_weights_are_a_softmax_of_each_senders_smoothed_loss(gamma, start):
             losses.append(gamma * before + (1 - gamma) * after)
         for i in range(6):
             np.testing.assert_allclose(round.weights[i].numpy(), softmax(losses, 1.0), atol=1e-6)
+
+
+# --- as printed -------------------------------------------------------------------------------------------------------
+def asked(run, round, rows, receiver, sender):
+    """The loss of the receiver's shared and the sender's personal parameters on the sender's data, by plain torch."""
+    personal = run.module.layout.personal.mask(run.module.layout.width)
+    return run.loss(torch.where(personal, rows[sender], rows[receiver]), sender)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("shared", [["*"], ["features.*"]])
+@pytest.mark.parametrize(("gamma", "include_self"), [(0.9, False), (0.0, True), (1.0, False), (0.4, True)])
+def test_as_printed_each_sender_judges_the_receivers_model_on_its_own_data(gamma, include_self, shared, engine, start):
+    """Eq. 14 to 16: F_j(w_i, beta_j) on j's data, before i's local steps and after them."""
+    policy = Boltzmann(0.5, contribution="printed", gamma=gamma, include_self=include_self)
+    run = start(Gossip(k=3), policy, shared=shared, trainer={"engine": engine}).go(2)
+    for round in run.rounds:
+        for i in range(6):
+            mixed = [j for j in range(6) if round.selected[i, j] or (j == i and include_self)]
+            losses = [
+                gamma * asked(run, round, round.before, i, j) + (1 - gamma) * asked(run, round, round.trained, i, j)
+                for j in mixed
+            ]
+            np.testing.assert_allclose(round.weights[i, mixed].numpy(), softmax(losses, 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.0])
+def test_as_printed_both_models_of_a_receiver_go_to_each_sender_and_a_number_back(gamma, start):
+    run = start(Gossip(k=2), Boltzmann(contribution="printed", gamma=gamma)).go(2)
+    width = len(run.module.layout.shared)
+    for round in run.rounds:
+        selected = round.selected
+        models = int((selected | selected.T).sum())  # who mixes a model has it already
+        former = int(selected.sum()) if gamma else 0
+        assert round.metrics["models_received"] == pytest.approx(models / 6)
+        assert round.metrics["proxies_received"] == pytest.approx(former / 6)
+        assert round.metrics["messages_received"] == pytest.approx(int(selected.sum()) / 6)
+        bytes_ = 4 * (width * (models + former) + int(selected.sum()))
+        assert round.metrics["bytes_received"] == pytest.approx(bytes_ / 6)
+
+
+def test_as_printed_the_one_that_stands_in_is_asked(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
+    run = start(Gossip(k="all"), Boltzmann(contribution="printed"), up, FDMS(), rounds=2).go(2)
+    round = run.rounds[1]
+    for i in (0, 1, 3, 4, 5):
+        mixed = torch.nonzero(round.votes[i]).squeeze(1).tolist()
+        losses = [0.9 * run.loss(round.before[i], j) + 0.1 * run.loss(round.trained[i], j) for j in mixed]
+        weights = round.votes[i, mixed].numpy() * np.exp(-np.array(losses))
+        np.testing.assert_allclose(round.weights[i, mixed].numpy(), weights / weights.sum(), atol=1e-6)
+    assert round.votes.max() > 1  # somebody has two votes
+
+
+def test_as_printed_only_trained_models_may_pass_what_changes_messages(start):
+    run = start(Gossip(k=3), Boltzmann(contribution="printed", gamma=0.0), GaussianNoise(sigma=0.1)).go()
+    (round,) = run.rounds
+    assert torch.isfinite(round.weights).all()
+
+
+ONE_WAY = nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])
+
+
+@pytest.mark.parametrize(
+    ("company", "settings", "sentence"),
+    [
+        ([], {"topology": "server"}, "a server trains none; use --aggregation.contribution own"),
+        (
+            [],
+            {"topology": nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])},
+            "some links lead one way only; use an und",
+        ),
+        ([Bernoulli(0.3), Stale()], {}, "substitution Stale mixes stored models .*; use --substitution FDMS or"),
+        ([GaussianNoise()], {}, "no Outgoing policy changes; use --aggregation.gamma 0, or --outgoing null"),
+    ],
+)
+def test_as_printed_who_cannot_be_asked_is_refused(company, settings, sentence, start):
+    with pytest.raises(UserError, match=sentence):
+        start(Gossip(k="all"), Boltzmann(contribution="printed"), *company, **settings)
 
 
 def test_own_losses_under_a_server_are_those_at_the_servers_model(start):

@@ -108,6 +108,10 @@ def threshold_by_the_letter() -> cb.AdaptiveThreshold:
     return cb.AdaptiveThreshold(rule="literal")
 
 
+def boltzmann_by_the_letter() -> cb.Boltzmann:
+    return cb.Boltzmann(contribution="printed", include_self=False)
+
+
 def choco() -> cb.CHOCO:
     return cb.CHOCO(share=0.3)
 
@@ -273,6 +277,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("pfedgraph", cb.SimilarityWeighted, refuses=(cb.Stale,)),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
+        Listed("boltzmann as printed", boltzmann_by_the_letter, refuses=(cb.Stale, cb.Outgoing)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
     ],
     "prediction": [
