@@ -13,6 +13,7 @@ from typing import Any
 
 from dfl_lightning.study.cell_process import MOST_STARTS, CellProcess, Taken
 from dfl_lightning.study.cell_state import state_of, write_failure
+from dfl_lightning.study.environment import threads_of_a_cell
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.study.slurm_words import PREFIX
 from dfl_lightning.utils.cores import cores
@@ -150,7 +151,7 @@ def submit(cells: Sequence[Cell], folder: Path, name: str, options: Mapping[str,
         UserError: what submitit or the cluster says when it refuses the jobs.
     """
     here = options.get("executor") == "local"  # where all cells run at once
-    threads = max(1, cores() // len(cells)) if here else None
+    threads = threads_of_a_cell(len(cells)) if here else None
     jobs = [CellJob(replace(cell, folder=cell.folder.absolute()), threads) for cell in cells]
     try:
         inside = "SLURM_JOB_ID" in os.environ  # a job's variables would be those of the new ones

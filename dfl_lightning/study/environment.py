@@ -6,14 +6,34 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dfl_lightning.utils.cores import cores
+
 SLURMS = ("SLURM_", "SLURMD_")
 """How the variables begin by which SLURM makes processes a single run, and by which Lightning requeues it."""
 
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that say how many threads compute."""
+
+
+def threads_of_a_cell(jobs: int) -> int:
+    """How many threads a cell gets: as many as `OMP_NUM_THREADS` says, else its share of the machine's cores.
+
+    Args:
+        jobs: cells at a time.
+    """
+    asked = os.environ.get(THREADS[0], "").partition(",")[0].strip()  # after a comma: for threads of threads
+    return int(asked) if asked.isdecimal() and int(asked) else max(1, cores() // jobs)
+
+
 def environment_of_a_cell(threads: int) -> dict[str, str]:
-    """This process's variables for one of its cells, without SLURM's."""
+    """This process's variables for one of its cells, without SLURM's; numbers of threads that the user has set stay.
+
+    Args:
+        threads: of the cell, where the user has set no number.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SLURMS)}
-    return {**kept, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return {**dict.fromkeys(THREADS, str(threads)), **kept}
 
 
 @contextmanager

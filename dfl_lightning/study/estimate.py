@@ -17,12 +17,11 @@ from dfl_lightning.cli.ending import ENDING, read_ending
 from dfl_lightning.study.cell_state import CellState, rows_of, state_of
 from dfl_lightning.study.checking import lacking_data
 from dfl_lightning.study.disk import Space, bytes_in, free_in, space_of
-from dfl_lightning.study.environment import environment_of_a_cell
+from dfl_lightning.study.environment import environment_of_a_cell, threads_of_a_cell
 from dfl_lightning.study.plan import Cell, Pair, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.starting import Process, Start, Starter, start_python
-from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.words import about, counted
@@ -77,7 +76,7 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     if not here:
         yield "nothing can be run now"
         return
-    threads = max(1, cores() // jobs)
+    threads = threads_of_a_cell(jobs)
     timings = time_rounds(here, Rates(states.values()), threads)
     rates = {key: timing.seconds for key, timing in timings.items()}
     spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}

@@ -10,11 +10,10 @@ from typing import Any
 
 from dfl_lightning.study.cell_process import CellProcess, Taken
 from dfl_lightning.study.cell_state import FAILURE, state_of
-from dfl_lightning.study.environment import environment_of_a_cell
+from dfl_lightning.study.environment import environment_of_a_cell, threads_of_a_cell
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.study.progress import Progress
 from dfl_lightning.study.starting import Starter
-from dfl_lightning.utils.cores import cores
 
 PERIOD = 0.2
 """Seconds between two looks at the processes."""
@@ -51,12 +50,12 @@ def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops
 
     Args:
         cells: in this order; those that are done are passed over.
-        jobs: processes at a time; the machine's cores are shared out among them.
+        jobs: processes at a time; the machine's cores are shared out among them, unless `OMP_NUM_THREADS` is set.
         progress: is told what happens.
         stops: a first signal lets the processes save and leave, a second one ends them at once.
         starter: starts their processes.
     """
-    threads = max(1, cores() // jobs)
+    threads = threads_of_a_cell(jobs)
     environment = environment_of_a_cell(threads)
     queue = _Queue(cells)
     working: list[CellProcess] = []
