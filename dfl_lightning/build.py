@@ -349,7 +349,7 @@ def _engine(
         prediction=federation.policy(Prediction),
         task=federation.task,
     )
-    engine = make_engine(trainer.engine, config, federation.layout, federation.data)
+    engine = trainer.tried or make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first
         engine.restore_decisions(former.engine.decisions)
     return engine

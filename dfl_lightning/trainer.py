@@ -54,6 +54,7 @@ from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
+    from dfl_lightning.engines.engine import Engine
     from dfl_lightning.round.hosts import RunModule
 
 NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -190,6 +191,7 @@ class DFLTrainer(Trainer):
         self.phase_seconds: dict[str, float] = {}
         self.fork = False
         self.resumed_from: str | Path | None = None
+        self.tried: Engine | None = None  # of an equal network, data and local work, for a run that is only set up
         self.repeated_code: dict[str, dict[str, str]] = {}  # hashes of own code in configs of runs, by config
         self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
         self.command = ""  # as it was typed, where there was one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,14 @@ import yaml
 
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, find_users_classes, read, users_mistake
+from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed.environment import check_environment
+from dfl_lightning.engines.engine import Engine
 from dfl_lightning.report.columns import expected_columns
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,12 @@ def resolve(argv: Sequence[str]) -> dict[str, Any]:
     return config
 
 
-def set_up(argv: Sequence[str]) -> Outline:
+def set_up(argv: Sequence[str], common: Common | None = None) -> Outline:
     """Set a run up as far as possible without training.
 
     Args:
         argv: the arguments, without the command.
+        common: what runs that were set up before have left; default: nothing.
 
     Raises:
         MissingData: files of the data are missing.
@@ -61,16 +66,53 @@ def set_up(argv: Sequence[str]) -> Outline:
     """
     try:
         with _as_a_command():
-            return _outline(DFLCLI("fit", read(split(list(argv))), stop_at="objects"))
+            cli = DFLCLI("fit", read(split(list(argv))), stop_at="objects")
+            return _outline(cli, Common() if common is None else common)
     finally:
         gc.collect()  # a trainer and its module hold each other, and with them the samples and models of this config
 
 
-def _outline(cli: DFLCLI) -> Outline:
-    cli.trainer.prepare(cli.model, cli.datamodule)
+@dataclass
+class Common:
+    """What runs have in common that are set up one after another, made once: data, and the engine with its trials.
+
+    A run gets the data of the former one where the config has the same data and seed, and its engine where the config
+    has, besides, the same network, local work, objective and trainer, which is all that an engine is made of. Whatever
+    would be refused has been refused then. All else, policies and topology above all, is made for each run.
+    """
+
+    data: tuple[str, FederatedData] | None = None
+    engine: tuple[str, Engine] | None = None
+
+    def __enter__(self) -> Common:
+        gc.collect()
+        gc.freeze()  # the libraries' objects need not be looked through after each run
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        gc.unfreeze()
+        self.data = self.engine = None
+
+
+def _outline(cli: DFLCLI, common: Common) -> Outline:
+    config = cli.trainer.config
+    of_data = _text(config, ("data", "seed_everything", CLASS_FOLDERS))
+    of_engine = of_data + _text(config, ("model", "objective", "prediction", "trainer", "engine"))
+    datamodule = cli.datamodule
+    if common.data is not None and common.data[0] == of_data:
+        datamodule = common.data[1]
+    if common.engine is not None and common.engine[0] == of_engine:
+        cli.trainer.tried = common.engine[1]
+    cli.trainer.prepare(cli.model, datamodule)
+    common.data, common.engine = (of_data, datamodule), (of_engine, cli.model.engine)
     data = cli.model.federation.data
     samples = {part: int(data.sizes(part).sum()) for part in ("train", "val", "test")}
     return Outline(samples, expected_columns(cli.model))
+
+
+def _text(config: dict[str, Any] | None, keys: Sequence[str]) -> str:
+    """A part of a resolved config, to be compared."""
+    return json.dumps({key: (config or {}).get(key) for key in keys}, sort_keys=True, default=str)
 
 
 @contextmanager

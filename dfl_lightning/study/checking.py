@@ -5,7 +5,7 @@ from __future__ import annotations
 from dfl_lightning.study.cell_process import Taken, take
 from dfl_lightning.study.cell_state import CellState, state_of, write_failure
 from dfl_lightning.study.plan import Cell, Plan
-from dfl_lightning.study.resolve import outline_of
+from dfl_lightning.study.resolve import common_to_runs, outline_of
 from dfl_lightning.utils.errors import MissingData, UserError
 
 
@@ -27,7 +27,8 @@ def lacking_data(plan: Plan) -> dict[str, str]:
     """What is missing of the data that are missing, by `Cell.data`.
 
     Every row is set up once, and every column, as far as possible without training: what goes wrong then would go wrong
-    in all cells of it. Those that have begun have passed this already.
+    in all cells of it. Those that have begun have passed this already. Data that several cells have are read once, and
+    networks that train alike are tried once.
 
     Raises:
         UserError: dfl-fit refuses a row or a column, which the sentence names; or its runs do not log the number that
@@ -36,20 +37,21 @@ def lacking_data(plan: Plan) -> dict[str, str]:
     lacking: dict[str, str] = {}
     rows: set[str] = set()
     columns: set[str] = set()
-    for cell in plan.distinct():
-        state = state_of(cell)
-        if state.is_done or cell.data in lacking or (cell.row in rows and cell.column in columns):
-            continue
-        if state.run is None or state.other_code:
-            try:
-                plan.study.measure.check(outline_of(cell.config).columns)
-            except MissingData as error:
-                lacking[cell.data] = str(error)
+    with common_to_runs() as common:
+        for cell in plan.distinct():
+            state = state_of(cell)
+            if state.is_done or cell.data in lacking or (cell.row in rows and cell.column in columns):
                 continue
-            except UserError as error:
-                raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
-        rows.add(cell.row)
-        columns.add(cell.column)
+            if state.run is None or state.other_code:
+                try:
+                    plan.study.measure.check(outline_of(cell.config, common).columns)
+                except MissingData as error:
+                    lacking[cell.data] = str(error)
+                    continue
+                except UserError as error:
+                    raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
+            rows.add(cell.row)
+            columns.add(cell.column)
     return lacking
 
 

@@ -24,7 +24,7 @@ from dfl_lightning.utils.source_code import differing, find_sources, hashes_of
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES
 
 if TYPE_CHECKING:
-    from dfl_lightning.cli.resolve import Outline
+    from dfl_lightning.cli.resolve import Common, Outline
 
 NO_NUMBER = {
     "": (CLASS_FOLDERS, "ckpt_path", "fork"),
@@ -57,8 +57,20 @@ def resolved(words: Sequence[str]) -> dict[str, Any]:
         return resolve(words)
 
 
-def outline_of(config: dict[str, Any]) -> Outline:
+def common_to_runs() -> Common:
+    """A context in which `outline_of` makes once what the runs have in common."""
+    with loading():
+        from dfl_lightning.cli.resolve import Common
+
+    return Common()
+
+
+def outline_of(config: dict[str, Any], common: Common | None = None) -> Outline:
     """Samples and columns of the run that a resolved config describes, which is set up without training.
+
+    Args:
+        config: resolved.
+        common: what the runs before have left; see `common_to_runs`.
 
     Raises:
         MissingData: files of the data are missing.
@@ -70,7 +82,7 @@ def outline_of(config: dict[str, Any]) -> Outline:
     with tempfile.TemporaryDirectory() as folder, without_slurm():
         file = Path(folder) / "cell.yaml"
         file.write_text(config_text(config), encoding="utf-8")
-        return set_up([f"--config={file}"])
+        return set_up([f"--config={file}"], common)
 
 
 def config_text(config: dict[str, Any]) -> str:

@@ -3,8 +3,10 @@
 import pytest
 import yaml
 
+from dfl_lightning import build
 from dfl_lightning.cli.command import run
-from dfl_lightning.cli.resolve import resolve, set_up
+from dfl_lightning.cli.resolve import Common, resolve, set_up
+from dfl_lightning.data import Digits
 from dfl_lightning.report.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData, UserError
 from dfl_lightning.utils.shipped_files import shipped
@@ -65,3 +67,30 @@ def test_the_columns_are_those_that_the_run_then_has(config, more, tmp_path, cap
     found = {name for row in read_metrics(file) for name, cell in row.items() if cell} - {"round"}
     assert set(expected) - found == {"messages_received", "diverged"}
     assert found <= set(expected)
+
+
+def test_what_runs_have_in_common_is_made_once_and_changes_nothing(monkeypatch):
+    made, loaded = [], []
+    make, load = build.make_engine, Digits.load
+    monkeypatch.setattr(build, "make_engine", lambda *of: made.append(of) or make(*of))
+    monkeypatch.setattr(Digits, "load", lambda self: loaded.append(self) or load(self))
+    base = ["--config=gossip", *SMALL]
+    runs = [base, [*base, "--selection=PENS"], [*base, "--aggregation=Metropolis"]]
+    other_work = [*base, "--model.local_epochs=3"]
+    other_data = [*base, "--data.val_fraction=0.3"]
+    alone = [set_up(words) for words in (*runs, other_work, other_data)]
+    made.clear()
+    loaded.clear()
+    with Common() as common:
+        together = [set_up(words, common) for words in runs]
+        assert (len(made), len(loaded)) == (1, 1)
+        together.append(set_up(other_work, common))
+        assert (len(made), len(loaded)) == (2, 1)
+        together.append(set_up(other_data, common))
+        assert (len(made), len(loaded)) == (3, 2)
+        with pytest.raises(UserError, match=r"DFedSAM|optimizer|momentum"):
+            set_up([*other_data, "--objective=GradientTracking", "--model.optimizer.momentum=0.9"], common)
+        with pytest.raises(UserError, match="lower num_clients"):
+            set_up([*base, "--data.num_clients=5000"], common)
+    assert together == alone
+    assert common == Common()

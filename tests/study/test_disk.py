@@ -69,7 +69,7 @@ def test_a_command_that_goes_on_says_the_option_again(planned, study_of, pretend
     from dfl_lightning.study import running
 
     study_of()
-    monkeypatch.setattr(checking, "outline_of", lambda config: Outline({}, ()))
+    monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops, starter: stops._hear(2, None))
     assert main(["run", "small.yaml", "--discard-models"]) == 130
     assert "go on with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_one_round_or_two_tell_what_a_finished_cell_takes(study_of, tmp_path, in
 def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
     """4 cells of 2 columns; one is done, one has begun."""
     spaces = {"Gossip": Space(100 * MB, 3 * MB), "Local": Space(50 * MB, MB)}
-    monkeypatch.setattr(checking, "outline_of", lambda config: Outline({}, ()))
+    monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(1.0, 1.0, None, spaces[cell.row]))
     plan = planned()
     monkeypatch.setattr(estimate, "free_in", lambda folder: 400 * MB)
@@ -139,7 +139,7 @@ def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
 
 
 def test_where_nothing_is_left_the_disk_is_not_named(planned, pretend, monkeypatch):
-    monkeypatch.setattr(checking, "outline_of", lambda config: Outline({}, ()))
+    monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     plan = planned()
     for cell in plan.distinct():
         pretend(cell, 0.8)

@@ -25,7 +25,7 @@ def timed(monkeypatch):
         return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 10**9)
 
     monkeypatch.setattr(estimate, "time_cell", time_cell)
-    monkeypatch.setattr(checking, "outline_of", lambda config: Outline({}, ()))
+    monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     return timed
 
 

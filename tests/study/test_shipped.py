@@ -34,7 +34,7 @@ def test_names_and_options_exist_and_the_first_line_says_what_it_is(name):
 def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsys):
     """Without data: all cells are resolved by dfl-fit, and what is missing is said."""
 
-    def nothing(config):
+    def nothing(config, common):
         raise MissingData(f"{config['data']['class_path']}: nothing is there")
 
     monkeypatch.chdir(tmp_path)
