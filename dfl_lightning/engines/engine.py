@@ -68,7 +68,7 @@ class Engine(ABC):
     (`train_cohort`) and how jobs are scored (`score`).
 
     Cohorts are a pure function of the config, each runs in one thread from beginning to end, and every random draw is
-    named: bits depend on the config only, not on the number of threads.
+    named: on one kind of processor bits depend on the config only, not on the number of threads.
 
     Args:
         config: see `EngineConfig`.

@@ -42,7 +42,7 @@ from dfl_lightning.utils.users_code import account_of
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Boundary
 
-OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "versions")
+OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "processor", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
 
 ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitutes.npz", "comparisons.npz")

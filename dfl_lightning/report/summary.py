@@ -16,6 +16,7 @@ from dfl_lightning.callbacks.base import Outgoing, honest_clients
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
+from dfl_lightning.report.processor import processor
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.score import Score
@@ -72,6 +73,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             },
             "seeds": {"run": module.federation.seed, "split": trainer.datamodule.split_seed},
             "device": str(module.device),
+            "processor": processor(),
             **({CODE: hashes_of(module.sources)} if module.sources else {}),
             "versions": {
                 "python": platform.python_version(),

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.report.multiple import judged_among, least_seeds, p_of
+from dfl_lightning.report.processor import in_words as processors_in_words
 from dfl_lightning.report.statistics import (
     SIGNIFICANT,
     Agreement,
@@ -475,7 +476,8 @@ _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
 def _made(done: list[CellState]) -> str:
     seconds = {s.cell.folder: s.seconds or 0.0 for s in done}  # one cell may have several places
     trained = f"{counted(len(seconds), 'cell')} in {as_time(sum(seconds.values()))} of training"
-    return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}"
+    where = processors_in_words(s.summary.get("processor") for s in done)
+    return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}" + f" on {where}" * bool(where)
 
 
 def _of_agreement(plan: Plan, agreements: Mapping[str, Agreement]) -> Iterator[str]:

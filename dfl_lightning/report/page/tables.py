@@ -19,6 +19,7 @@ from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
+from dfl_lightning.report.processor import in_words
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, spread_of_all
 from dfl_lightning.utils.score import Score
@@ -219,12 +220,13 @@ def _options_whole(command: str) -> str:
 
 
 def versions(methods: Sequence[Method]) -> str:
-    """The versions of the software, once where they are the same for all runs."""
+    """The versions of the software and the kind of processor, once where they are the same for all runs."""
     found: dict[str, list[str]] = {}
     for method in methods:
         for run in method.runs:
             known = run.summary.get("versions", {})
             text = " · ".join(f"{name} {version}" for name, version in known.items()) or "versions unknown"
+            text += "".join(f" · {words}" for words in [in_words([run.summary.get("processor")])] if words)
             found.setdefault(text, []).append(f"{method.full_name}, seed {seed_of(run)}")
     if len(found) == 1:
         return f"<p class='note'>{escape(next(iter(found)))}</p>"
