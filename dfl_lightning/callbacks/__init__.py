@@ -30,6 +30,7 @@ from dfl_lightning.callbacks.base import (
 from dfl_lightning.callbacks.dropout.markov import Markov
 from dfl_lightning.callbacks.dropout.random import Bernoulli, ExactCount, GroupedCount
 from dfl_lightning.callbacks.dropout.trace import Trace
+from dfl_lightning.callbacks.monitors.collaboration_graph import CollaborationGraph
 from dfl_lightning.callbacks.monitors.consensus_distance import ConsensusDistance
 from dfl_lightning.callbacks.monitors.fairness import Fairness
 from dfl_lightning.callbacks.monitors.friend_accuracy import FriendAccuracy
@@ -81,6 +82,7 @@ __all__ = [
     "Boltzmann",
     "CHOCOMix",
     "ClippedGossip",
+    "CollaborationGraph",
     "ConsensusDistance",
     "Dropout",
     "ExactCount",
