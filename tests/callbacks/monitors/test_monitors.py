@@ -111,7 +111,13 @@ def test_every_shipped_monitor_is_tested_in_this_folder():
         NeighbourAccuracy,
         FriendAccuracy,
         SubstitutionError,
-        *(callbacks.Fairness, callbacks.GraphSparsity, callbacks.LinkMessages, callbacks.SimulatedTime),  # test_costs
+        *(
+            callbacks.Fairness,
+            callbacks.GraphSparsity,
+            callbacks.CollaborationGraph,
+            callbacks.LinkMessages,
+            callbacks.SimulatedTime,
+        ),  # test_costs
         *(callbacks.ConsensusDistance, callbacks.MergedModel),  # test_consensus
     }
 
