@@ -66,8 +66,9 @@ def set_up(argv: Sequence[str], common: Common | None = None) -> Outline:
     """
     try:
         with _as_a_command():
-            cli = DFLCLI("fit", read(split(list(argv))), stop_at="objects")
-            return _outline(cli, Common() if common is None else common)
+            return _outline(
+                DFLCLI("fit", read(split(list(argv))), stop_at="objects"), Common() if common is None else common
+            )
     finally:
         gc.collect()  # a trainer and its module hold each other, and with them the samples and models of this config
 
@@ -90,8 +91,9 @@ class Common:
         return self
 
     def __exit__(self, *error: object) -> None:
-        gc.unfreeze()
         self.data = self.engine = None
+        gc.collect()
+        gc.unfreeze()
 
 
 def _outline(cli: DFLCLI, common: Common) -> Outline:

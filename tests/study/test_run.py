@@ -13,7 +13,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.resolve import outline_of
+from dfl_lightning.study.resolve import common_to_runs, outline_of
 from dfl_lightning.study.study_file import read_study_file
 
 LONG = {
@@ -37,13 +37,18 @@ def test_a_check_keeps_nothing_of_what_it_set_up():
     """Otherwise the process that starts cells holds the images and models of every row, until Python collects them."""
 
     def held():
-        return sum(isinstance(one, Bank) for one in gc.get_objects())
+        return sum(type(one) is Bank for one in gc.get_objects())
 
     gc.collect()
     before = held()
     gc.disable()
     try:
         assert outline_of(LONG).samples["train"]
+        assert held() == before
+        with common_to_runs() as common:
+            for _ in range(3):
+                assert outline_of(LONG, common).samples["train"]
+                assert held() == before + 1  # the engine's, for the next one
         assert held() == before
     finally:
         gc.enable()

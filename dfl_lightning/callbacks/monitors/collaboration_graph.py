@@ -20,7 +20,7 @@ class CollaborationGraph(Monitor):
     (`GraphSparsity` counts that). Logs `collaboration_sparsity`: the share of the m (m - 1) ordered pairs of clients
     without a link; `collaboration_symmetry`: the share of the links whose reverse is there too, silent where there is
     no link; and `malicious_neighbours`: the share of a benign client's neighbours that falsify their labels or their
-    messages, as a mean over the benign clients that have a neighbour, silent where nobody is malicious.
+    messages, as a mean over the benign clients that have a neighbour, silent where no client is malicious.
     """
 
     def start(self, federation: Federation) -> None:

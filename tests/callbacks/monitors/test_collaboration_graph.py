@@ -48,7 +48,7 @@ def test_malicious_neighbours_are_counted_for_benign_clients_only(start):
 
 
 def test_by_hand(start):
-    """0 and 1 choose each other, 2 chooses 0; nobody chooses 3."""
+    """0 and 1 choose each other, 2 chooses 0; no client chooses 3."""
     graph = nx.DiGraph([(0, 1), (1, 0), (0, 2)])  # from sender to receiver
     graph.add_node(3)
     run = start(Gossip(k="all"), Uniform(), CollaborationGraph(), clients=4, topology=graph).go(1)
