@@ -28,12 +28,36 @@ __all__ = [
     "boltzmann_weights",
     "entropy_sum",
     "literal_threshold",
+    "nearness",
     "normalised_entropy",
     "participation_ratio",
     "selection_probabilities",
     "smoothed_loss",
     "updated_probabilities",
 ]
+
+
+def nearness(distances: Tensor, links: Links) -> Tensor:
+    """Turn the distances of proxies (AFIND+ eq. 7) into similarities, as the other formulas want them.
+
+    The largest distance of a receiver's neighbours becomes -1 and distance 0 becomes 1, so that neighbours are in the
+    order of eq. 7 and the unit of the proxies does not matter. Where all neighbours are alike, small differences
+    decide.
+
+    Args:
+        distances: of the senders' proxies from the receiver's, 0 or more, [E]; NaN = unknown.
+        links: the neighbours of each receiver.
+
+    Returns:
+        1 - 2 * distance / largest, in [-1, 1], float64 [E]; 1 where all distances are 0; NaN stays NaN.
+
+    Examples:
+        >>> nearness(torch.tensor([0.5, 2.0, 0.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool)))
+        tensor([ 0.5000, -1.0000,  1.0000], dtype=torch.float64)
+    """
+    distances = distances.double()
+    largest = links.highest(distances.nan_to_num(nan=-1.0))[links.receivers]
+    return 1 - 2 * distances / torch.where(largest > 0, largest, 1.0)
 
 
 def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:

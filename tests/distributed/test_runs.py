@@ -60,6 +60,10 @@ def test_the_systems_of_the_papers_are_the_same_in_any_number_of_processes(runs,
 
 OTHERS = {
     "afind, as printed": ["--config", "afind_literal"],
+    "afind, distances of gradients at the receivers, on a sparse graph": [
+        *("--config", "afind", "--selection.proxy", "grad_at_receiver", "--selection.similarity", "distance", *SPARSE),
+        *("--aggregation.contribution", "printed", "--model.shared", "[features.*]"),
+    ],
     "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
     "everybody": ["--config", "gossip", "--selection.k", "all"],

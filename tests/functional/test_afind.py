@@ -20,6 +20,7 @@ entropy_sum = told_by_matrices(functional.entropy_sum, by_receiver=True)
 adaptive_threshold = told_by_matrices(functional.adaptive_threshold, by_receiver=True)
 literal_threshold = told_by_matrices(functional.literal_threshold, by_receiver=True)
 above_threshold = told_by_matrices(functional.above_threshold, fill=False)
+nearness = told_by_matrices(functional.nearness)
 
 
 def boltzmann_weights(losses, votes, temperature=1.0):
@@ -87,6 +88,14 @@ def test_an_unknown_similarity_is_as_if_the_neighbour_were_not_there():
 def test_a_temperature_must_be_positive(nu):
     with pytest.raises(ValueError, match="temperature must be positive"):
         selection_probabilities(COSINES, everybody(COSINES), nu)
+
+
+def test_the_farthest_neighbour_has_nearness_minus_one_and_a_copy_one():
+    distances = torch.tensor([[0.5, 2.0, 0.0], [3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [NAN, 4.0, 1.0]], dtype=torch.float64)
+    found = nearness(distances, everybody(distances))
+    close(found[:3], 0.5, -1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0)
+    assert found[3, 0].isnan()
+    close(found[3, 1:], -1.0, 0.5)
 
 
 def test_the_participation_ratio_is_one_for_an_average_neighbour():

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
+from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks.base import Outgoing, Selection
-from dfl_lightning.functional import participation_ratio, updated_probabilities
+from dfl_lightning.engines.jobs import Training
+from dfl_lightning.functional import nearness, participation_ratio, updated_probabilities
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -34,8 +36,11 @@ class AFIND(Selection):
         rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then compares the
             proxies of those it selected only and refreshes their p_ij (eq. 9; all in round 0).
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
-            `weight`: the layer; `grad_batch`: its gradient on the round's first batch.
-        center: subtract the mean over the neighbourhood first.
+            `weight`: the layer; `grad_batch`: its gradient on the round's first batch at the client's own model of
+            before the round; `grad_at_receiver`: the same at the receiver's model, which it sends to each neighbour.
+        similarity: `cosine` of the proxies (eq. 8); `distance`: 1 less twice their distance (eq. 7) as a share of the
+            largest one in the neighbourhood, so that it is between -1 and 1 as well.
+        center: subtract the mean over the neighbourhood first; it changes no distance.
         proxy_layer: another layer by name; default: the last linear or convolutional one before the head, no norm
             layer.
         proxy_noise: sigma_2 of appendix C.4: each client adds Gaussian noise of the standard deviation
@@ -53,7 +58,8 @@ class AFIND(Selection):
         nu: float = 0.2,
         k: int = 5,
         rule: Literal["ratio", "literal"] = "ratio",
-        proxy: Literal["cumdelta", "delta", "weight", "grad_batch"] = "cumdelta",
+        proxy: Literal["cumdelta", "delta", "weight", "grad_batch", "grad_at_receiver"] = "cumdelta",
+        similarity: Literal["cosine", "distance"] = "cosine",
         center: bool = True,
         proxy_layer: str | None = None,
         proxy_noise: float = 0.0,
@@ -71,16 +77,23 @@ class AFIND(Selection):
         self.threshold_rule = rule
         self.proxy_noise, self.proxy_clip = proxy_noise, proxy_clip
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
-        self.similarity: LinkMemory | None = None  # last known cosines
+        self.by_distance = similarity == "distance"
+        self.similarity: LinkMemory | None = None  # last known similarities
         self.probabilities: LinkMemory | None = None  # p as printed, of all that were ever neighbours
 
     def start(self, federation: Federation) -> None:
         """Require a proxy layer that exists, is shared, and is sent: gradients are not."""
         self.columns(federation)
-        if self.proxy == "grad_batch" and federation.policy(Outgoing) is not None:
+        if self.proxy.startswith("grad_") and federation.policy(Outgoing) is not None:
             raise UserError(
-                "selection.proxy=grad_batch sends gradients, which no Outgoing policy changes; "
+                f"selection.proxy={self.proxy} sends gradients, which no Outgoing policy changes; "
                 "use another proxy, or --outgoing null"
+            )
+        if self.proxy == "grad_at_receiver" and federation.topology.directed:
+            raise UserError(
+                "selection.proxy=grad_at_receiver sends each client's model to those that it compares itself with, and "
+                "in this topology some links lead one way only; use an undirected topology, or "
+                "--selection.proxy grad_batch"
             )
         if self.proxy_noise and self.proxy not in ("cumdelta", "weight"):
             raise UserError(
@@ -145,7 +158,7 @@ class AFIND(Selection):
         if self.similarity is None:
             self.similarity = LinkMemory.empty(round.num_nodes)
         up = links.between(senders=round.active)
-        self.similarity.write_known(up, self._cosines(round, up))
+        self.similarity.write_known(up, self._similarities(round, up))
         return self.similarity.read(links)
 
     def _noisy(self, round: Round, columns: Columns) -> Tensor:
@@ -166,13 +179,53 @@ class AFIND(Selection):
                 found[place, start:stop] += spread * noise.to(found.device)
         return found
 
-    def _cosines(self, round: Round, links: Links) -> Tensor:
+    def _similarities(self, round: Round, links: Links) -> Tensor:
+        """Of the senders' proxies and the receivers' own, in [-1, 1], float64 [E]."""
+        found = self._compared(round, links)
+        return nearness(found.distances, links) if self.by_distance else found.cosines
+
+    def _compared(self, round: Round, links: Links) -> Comparison:
         columns = self.columns(round.federation)
+        if self.proxy == "grad_at_receiver":
+            return self._compared_at_receivers(round, links, columns)
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
-            return round.compare(gradients, links, columns, centre=self.center).cosines
+            return round.compare(gradients, links, columns, centre=self.center)
         if self.proxy_noise:
-            return round.compare(self._noisy(round, columns), links, columns, centre=self.center).cosines
+            return round.compare(self._noisy(round, columns), links, columns, centre=self.center)
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
-        return round.compare("trained", links, columns, origin, self.center).cosines
+        return round.compare("trained", links, columns, origin, self.center)
+
+    def _compared_at_receivers(self, round: Round, links: Links, columns: Columns) -> Comparison:
+        """Compare gradients on all clients' data at one model for each receiver, its own (algorithm 1, lines 7, 11)."""
+        round.charge_starts(Links.of(links.senders, links.receivers, round.num_nodes))
+        training = Training("local", round.index, round.phases, round.hyperparameters, gradients=True, batches=1)
+        unknown = torch.full((len(links),), torch.nan, dtype=torch.float64)
+        cosines, distances = unknown.clone(), unknown.clone()
+        for receivers in _with_senders_apart(links):
+            at = torch.nonzero(receivers[links.receivers]).squeeze(1)
+            some, own = links.keep(at), torch.nonzero(receivers).squeeze(1)
+            owners, order = torch.cat([own, some.senders]).sort()
+            models = torch.cat([own, some.receivers])[order]
+            gradients = round.federation.engine.gradients(References.rows("models", models, owners), training)
+            found = round.compare(gradients, some, columns, centre=self.center)
+            cosines[at], distances[at] = found.cosines, found.distances
+        return Comparison(cosines, distances)
+
+
+def _with_senders_apart(links: Links) -> list[Tensor]:
+    """Groups of receivers such that no client is in the neighbourhoods of two of a group, itself included, bool [n]."""
+    groups: list[tuple[set[int], list[int]]] = []
+    for receiver in links.receivers.unique().tolist():
+        needed = {receiver, *links.heard_by(receiver).tolist()}
+        busy, members = next((group for group in groups if group[0].isdisjoint(needed)), (set(), []))
+        if not members:
+            groups.append((busy, members))
+        busy |= needed
+        members.append(receiver)
+    found = []
+    for _, members in groups:
+        found.append(torch.zeros(links.nodes, dtype=torch.bool))
+        found[-1][members] = True
+    return found

@@ -34,6 +34,7 @@ from dfl_lightning.conformance.own.robust import (
 )
 from dfl_lightning.conformance.own.selections import (
     afind,
+    afind_distance,
     afind_literal,
     dpfl,
     fdms,
@@ -58,6 +59,7 @@ from dfl_lightning.conformance.own.served import (
 __all__ = [
     "a_little_is_enough",
     "afind",
+    "afind_distance",
     "afind_literal",
     "apfl",
     "balance",

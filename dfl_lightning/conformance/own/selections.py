@@ -49,11 +49,11 @@ def afind_literal(
     layers, layer, before, trained, x, y, graph, probabilities, threshold, nu, tau, gamma, temperature
 ) -> Outputs:
     """Run a round of AFIND, AdaptiveThreshold and Boltzmann as printed."""
-    selection = cb.AFIND(nu=nu, rule="literal", proxy="grad_batch", center=False, proxy_layer=str(2 * layer))
+    selection = cb.AFIND(nu=nu, rule="literal", proxy="grad_at_receiver", center=False, proxy_layer=str(2 * layer))
     theta = cb.AdaptiveThreshold(tau=tau, rule="literal")
-    average = cb.Boltzmann(temperature=temperature, contribution="own", gamma=gamma, include_self=False)
+    average = cb.Boltzmann(temperature=temperature, contribution="printed", gamma=gamma, include_self=False)
     rows = {"models": before, "given": trained}
-    run = GivenRun([selection, theta, average], x, y, layers, graph_of(graph), rows, round=1)
+    run = GivenRun([selection, theta, average], x, y, layers, graph_of(graph).to_undirected(), rows, round=1)
     selection.probabilities = memory_of(probabilities, graph)
     theta.threshold = torch.as_tensor(threshold)
     round, m = run.go(), len(before)
@@ -65,6 +65,21 @@ def afind_literal(
         "models": run.rows(),
         "probabilities": dense(known, selection.probabilities.read(known), 0.0),
         "threshold": theta.threshold.numpy(),
+    }
+
+
+def afind_distance(layers, layer, before, trained, x, y, graph, k, nu) -> Outputs:
+    """Run a round of AFIND by distances, and Uniform."""
+    name = str(2 * layer)
+    selection = cb.AFIND(nu=nu, k=k, proxy="grad_at_receiver", similarity="distance", center=False, proxy_layer=name)
+    rows = {"models": before, "given": trained}
+    run = GivenRun([selection, cb.Uniform()], x, y, layers, graph_of(graph).to_undirected(), rows)
+    round = run.go()
+    return {
+        "similarity": dense(round.candidates, round.similarity),
+        "ratio": dense(round.candidates, round.scores),
+        "selected": dense(round.selected),
+        "models": run.rows(),
     }
 
 

@@ -7,7 +7,7 @@ import torch
 
 from dfl_lightning import models
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Uniform
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, GaussianNoise, Gossip, Stale, Uniform
 from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
@@ -174,6 +174,76 @@ def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept,
         assert torch.equal(run.rows("initial"), first)
 
 
+def gradient_at(run, round, receiver, sender):
+    """Of the sender's first batch of the round, at the receiver's shared and the sender's personal parameters."""
+    personal = run.module.layout.personal.mask(run.module.layout.width)
+    row = torch.where(personal, round.before[sender], round.before[receiver])
+    order = drawn_order(len(run.data.train[sender]), 0, "local", round.index, sender, 0)
+    x, y = run.data.batch(run.data.train[sender][order][: run.module.batch_size])
+    state = {name: value.requires_grad_() for name, value in run.module.layout.state_dict(row).items()}
+    loss = torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, state, x), y)
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(state.values()))])
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("shared", [["*"], ["features.*"]])
+@pytest.mark.parametrize(("centre", "similarity"), [(True, "cosine"), (False, "cosine"), (False, "distance")])
+def test_gradients_at_the_receiver_are_all_taken_at_its_model(centre, similarity, shared, engine, start):
+    """Lines 7 and 11 of algorithm 1; eq. 7 for distances."""
+    ring = nx.circulant_graph(7, [1, 2])
+    policies = afind_plus(proxy="grad_at_receiver", center=centre, similarity=similarity)
+    settings = {"clients": 7, "topology": ring, "shared": shared, "trainer": {"engine": engine}}
+    run = start(*policies, network=MLP(hidden=[6, 8]), **settings).go(2)
+    layout = run.module.layout
+    layer = layout.module_columns("features.fc2").mask(layout.width)
+    for round in run.rounds:
+        for i in range(7):
+            near = torch.nonzero(round.reachable[i]).squeeze(1).tolist()
+            gradients = {j: gradient_at(run, round, i, j)[layer].double().numpy() for j in [*near, i]}
+            origin = np.mean(list(gradients.values()), 0) if centre else 0
+            if similarity == "cosine":
+                expected = [
+                    (gradients[i] - origin) @ (gradients[j] - origin)
+                    / np.linalg.norm(gradients[i] - origin) / np.linalg.norm(gradients[j] - origin)
+                    for j in near
+                ]  # fmt: skip
+            else:
+                apart = np.array([np.linalg.norm(gradients[i] - gradients[j]) for j in near])
+                expected = 1 - 2 * apart / apart.max()
+            np.testing.assert_allclose(round.similarity[i, near].numpy(), expected, atol=2e-5)
+
+
+def test_gradients_at_the_receiver_cost_its_model_for_each_neighbour_and_a_layer_back(start):
+    run = start(*afind_plus(proxy="grad_at_receiver"), topology="ring").go(2)
+    layer = 5 * 4 + 4
+    width = layer + 4 * 3 + 3
+    for round in run.rounds:
+        mixed = int(round.selected.sum())
+        assert round.metrics["proxies_received"] == 2 + 2
+        assert round.metrics["models_received"] == pytest.approx(mixed / 6)
+        assert round.metrics["bytes_received"] == pytest.approx(4 * (mixed * width + 12 * layer + 12 * width) / 6)
+
+
+def test_who_has_dropped_out_answers_no_receiver(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
+    round = start(*afind_plus(proxy="grad_at_receiver"), up, rounds=2).go(2).rounds[1]
+    assert round.similarity[:, 2].isnan().all()
+    assert not round.selected[:, 2].any()
+    assert round.similarity[0, [1, 3, 4, 5]].isfinite().all()
+    assert round.metrics["proxies_received"] == pytest.approx(2 * 5 * 4 / 6)
+
+
+def test_distances_order_neighbours_whatever_the_length_of_their_proxies(of_given_layers):
+    """(3, 4) from the origin is 5 away, (6, 8) from it 10, and its own copy 0: 1 - 2 d / 10."""
+    proxies = torch.tensor([[0.0, 0], [3, 4], [6, 8], [0, 0]])
+    settings = {"proxy": "weight", "similarity": "distance"}
+    for centre in (True, False):
+        round = of_given_layers(proxies, AFIND(k=1, center=centre, **settings), Uniform())
+        close(round.similarity[0, 1:], [0.0, -1.0, 1.0])
+        assert round.selected[0].tolist() == [False, False, False, True]
+        close(round.similarity[1, [0, 2, 3]], [-1.0, -1.0, -1.0])  # all are 5 away
+
+
 PROXY_LAYERS = [  # the layer, and how many percent of the model it is
     (models.MLP(), (1, 28, 28), "features.fc2", 20),
     (models.MLP(hidden=[64]), (1, 8, 8), "features.fc1", 86),
@@ -292,3 +362,23 @@ def test_noise_on_the_proxy_is_that_of_the_appendix(start):
 def test_noise_that_cannot_be_is_refused(options, sentence, start):
     with pytest.raises(UserError, match=sentence):
         start(AFIND(**options), Uniform())
+
+
+@pytest.mark.parametrize(
+    ("company", "settings", "sentence"),
+    [
+        (
+            [GaussianNoise()],
+            {},
+            "grad_at_receiver sends gradients, which no Outgoing policy changes; use another proxy",
+        ),
+        (
+            [],
+            {"topology": nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])},
+            "one way only; use an undirected topology",
+        ),
+    ],
+)
+def test_receivers_whose_model_cannot_be_sent_are_refused(company, settings, sentence, start):
+    with pytest.raises(UserError, match=sentence):
+        start(AFIND(proxy="grad_at_receiver"), Uniform(), *company, **settings)

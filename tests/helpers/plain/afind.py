@@ -36,16 +36,12 @@ def afind(layers, layer, before, initial, trained, x, y, graph, active, nu, tau,
 
 def afind_literal(layers, layer, before, trained, x, y, graph, probabilities, threshold, nu, tau, gamma, temperature):
     m, part = len(before), columns(layers, layer)
-    proxies = np.array([grad(before[i], x[i], y[i], layers)[part] for i in range(m)])
-    own = [
-        (1 - gamma) * loss(trained[j], x[j], y[j], layers) + gamma * loss(before[j], x[j], y[j], layers)
-        for j in range(m)
-    ]
     selected, weights, models = graph & (probabilities >= threshold[:, None]), np.zeros((m, m)), trained.copy()
     probabilities, theta = probabilities.copy(), np.zeros(m)
     for i in range(m):
         chosen = [j for j in range(m) if selected[i, j]]
-        similar = {j: cosine(proxies[i], proxies[j]) for j in chosen}
+        mine = grad(before[i], x[i], y[i], layers)[part]
+        similar = {j: cosine(mine, grad(before[i], x[j], y[j], layers)[part]) for j in chosen}
         refined = {j: (similar[j] + 1) / 2 for j in chosen}
         h = -sum(e * math.log(e) for e in refined.values() if e > 0)
         theta[i] = tau * (1 - 1 / (1 + math.exp(-h)))
@@ -54,7 +50,11 @@ def afind_literal(layers, layer, before, trained, x, y, graph, probabilities, th
         raised = {j: math.exp((similar[j] - highest) / nu) for j in chosen}
         for j in chosen:
             probabilities[i, j] = left * raised[j] / sum(raised.values())
-        votes = {j: math.exp(-own[j] / temperature) for j in chosen}
+        losses = {
+            j: (1 - gamma) * loss(trained[i], x[j], y[j], layers) + gamma * loss(before[i], x[j], y[j], layers)
+            for j in chosen
+        }
+        votes = {j: math.exp(-losses[j] / temperature) for j in chosen}
         for j in chosen:
             weights[i, j] = votes[j] / sum(votes.values())
         if chosen:
@@ -66,6 +66,25 @@ def afind_literal(layers, layer, before, trained, x, y, graph, probabilities, th
         "probabilities": probabilities,
         "threshold": theta,
     }
+
+
+def afind_distance(layers, layer, before, trained, x, y, graph, k, nu):
+    m, part = len(before), columns(layers, layer)
+    similarity, ratio = np.full((m, m), np.nan), np.full((m, m), np.nan)
+    selected, models = np.zeros((m, m), bool), np.zeros_like(before)
+    for i in range(m):
+        near = [j for j in range(m) if graph[i, j]]
+        mine = grad(before[i], x[i], y[i], layers)[part]
+        apart = {j: math.dist(mine, grad(before[i], x[j], y[j], layers)[part]) for j in near}
+        for j in near:
+            similarity[i, j] = 1 - 2 * apart[j] / max(apart.values()) if max(apart.values()) else 1.0
+        raised = {j: math.exp(similarity[i, j] / nu) for j in near}
+        for j in near:
+            ratio[i, j] = len(near) * raised[j] / sum(raised.values())
+        chosen = sorted(near, key=lambda j: (apart[j], j))[:k]
+        selected[i, chosen] = True
+        models[i] = np.mean(trained[[*chosen, i]], 0)
+    return {"similarity": similarity, "ratio": ratio, "selected": selected, "models": models}
 
 
 LAYERS = [2, 3, 2]
@@ -109,6 +128,13 @@ def printed(seed, threshold, m=4, nu=0.5, tau=0.5, graph=None):
         case["probabilities"] = shares / np.where(shares.sum(1, keepdims=True) > 0, shares.sum(1, keepdims=True), 1)
     case["threshold"] = np.array(threshold, float)
     return {**case, "nu": nu, "tau": tau, "gamma": 0.9}
+
+
+def distant(seed, m=4, k=2, nu=0.2, graph=None):
+    case = made(seed, m, graph, nu=nu)
+    for name in ("initial", "active", "tau", "temperature"):
+        del case[name]
+    return {**case, "k": k}
 
 
 PAPER = (
@@ -165,9 +191,9 @@ METHOD = Method(
             "gradients do not tell friends apart once friends are averaged",
         ),
         (
-            "Whose data is a loss of eq. 14 measured on?",
-            "the receiver's",
-            "losses on the senders' own data are nearly equal under label skew",
+            "Eq. 14 weighs the sender j by F_j(w_i), the receiver's model on the sender's data",
+            "by the loss of the received model on the receiver's data",
+            "it asks what the received model is worth to the receiver, which need not send its own to be told",
         ),
         ("Is the client's own model in the sum of eq. 16?", "yes", "with an empty selection the model would be lost"),
     ],
@@ -193,8 +219,9 @@ LITERAL = Method(
     configs=["afind_literal"],
     paper=PAPER,
     equation="algorithm 1; eq. 7 to 16",
-    does="A client selects the neighbours whose last probability reaches its last threshold, compares gradients with "
-    "them, refreshes their probabilities and its threshold for the next round, and averages their models by their loss.",
+    does="A client selects the neighbours whose last probability reaches its last threshold, sends them its model, "
+    "compares its gradient there with theirs, refreshes their probabilities and its threshold for the next round, and "
+    "averages their models by the loss that its own model has on their data.",
     inputs={
         **INPUTS,
         "trained": f"models after local training, {ROWS}",
@@ -223,8 +250,8 @@ LITERAL = Method(
         ),
         (
             "At which model are gradients taken?",
-            "each client's at its own model from before the round, on its own data",
-            "one at the receiver's model would cost a model for each neighbour",
+            "at the receiver's from before the round, on each client's own data",
+            "lines 7 and 11 of algorithm 1 have w_i in both",
         ),
         (
             "What if none is selected?",
@@ -233,8 +260,8 @@ LITERAL = Method(
         ),
         (
             "Which losses does eq. 15 mix?",
-            "(1 - gamma) of the sender's trained model, gamma of its model before the round, on the sender's data",
-            "the text has gamma for the previous one",
+            "those of the receiver's model on the sender's data: (1 - gamma) of the trained one, gamma of the one before",
+            "eq. 15 has F_j at w_i before and after K steps; line 7 evaluates at w_i, and does not train there",
         ),
     ],
     cases=[
@@ -244,4 +271,42 @@ LITERAL = Method(
         ("a path", printed(14, [0.0, 0.4, 0.1], m=3, graph=[[0, 1, 0], [1, 0, 1], [0, 1, 0]])),
     ],
     function=afind_literal,
+)
+DISTANCE = Method(
+    name="AFIND+ by distances",
+    configs=[],
+    paper=PAPER,
+    equation="eq. 7 and 8; algorithm 1, lines 7 and 11",
+    does="A client compares its gradient with those that its neighbours have at its model, and averages the models of "
+    "the k nearest and its own with equal weights.",
+    inputs={
+        **INPUTS,
+        "trained": f"models after local training, {ROWS}",
+        "x": "training inputs, [m, samples, inputs]",
+        "y": "their classes, [m, samples]",
+        "graph": "from whom a client can receive, [m, m], receiver by sender",
+        "k": "neighbours to choose",
+        "nu": "temperature of eq. 8",
+    },
+    outputs={
+        "similarity": "1 - 2 d / d_max, d the Euclidean distance of the two gradients of the layer at the receiver's "
+        "model and d_max the largest one in the neighbourhood, [m, m]; null where there is no neighbour",
+        "ratio": "n_i p_ij of eq. 8 with these similarities, [m, m]; null where there is no neighbour",
+        "selected": "the k nearest; of equals the lowest number, [m, m]",
+        "models": f"after the round, {ROWS}",
+    },
+    readings=[
+        (
+            "How does a distance become a similarity?",
+            "linearly, from 1 at distance 0 to -1 at the largest distance in the neighbourhood",
+            "eq. 7 has a distance, eq. 8 and 10 want a number between -1 and 1; the order is that of eq. 7",
+        ),
+    ],
+    cases=[
+        ("four clients", distant(21)),
+        ("a path", distant(22, m=3, k=1, graph=[[0, 1, 0], [1, 0, 1], [0, 1, 0]])),
+        ("a client without neighbours", distant(23, m=3, graph=[[0, 0, 1], [0, 0, 0], [1, 0, 0]])),
+        ("all are taken, at a low temperature", distant(24, k=9, nu=0.05)),
+    ],
+    function=afind_distance,
 )
