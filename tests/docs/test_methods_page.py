@@ -32,7 +32,7 @@ ROWS = {row[1].strip("`").removeprefix("--config "): row for row in CELLS[1:]}
 CLIENTS, HIDDEN = 10, 8
 MODEL = 64 * HIDDEN + HIDDEN + HIDDEN * 10 + 10  # parameters of an MLP on 8 x 8 images
 BODY = 64 * HIDDEN + HIDDEN
-SIZES = {"layers": BODY, "updates": MODEL}
+SIZES = {"layers": BODY, "updates": MODEL, "former models": MODEL}
 SMALL = (
     f"--data.num_clients {CLIENTS} --model.network.hidden [{HIDDEN}] --model.local_epochs 1 --model.finetune_epochs 0 "
     "--trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.enable_checkpointing false"
@@ -48,7 +48,7 @@ STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and
 
 def formulas(cell):
     """(is it a bound only, the formula, what it counts) for each formula in backticks."""
-    return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates))?", cell)
+    return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
 
 
 OF_TASKS = {"forecast", "multilabel", "regression", "tabular", "text"}
@@ -83,7 +83,11 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
         models = eval(formula, {"min": min}, values)
         assert row["models_received"] == (pytest.approx(models) if not bound else at_most(models)), (index, formula)
         parts, size = 0.0, 0
-        if parts_cell != "–":
+        if "former models" in parts_cell:
+            several = [(eval(number, {"min": min}, values), SIZES[what]) for _, number, what in formulas(parts_cell)]
+            parts = sum(number for number, _ in several)
+            size = sum(number * numbers for number, numbers in several) / parts if parts else 0
+        elif parts_cell != "–":
             stages = formulas(parts_cell)
             bound, formula, _ = stages[kind if len(stages) > 1 else 0]
             (what,) = {what for *_, what in stages if what}
@@ -141,6 +145,9 @@ def bytes_of_messages(config, folder, row, index):
             return (CLIENTS - 1) * upload
         assert row["messages_received"] == (2 if index else 1)
         return upload + (4 * HIDDEN * len(set(data.target)) if index else 0)
+    if config["aggregation"].get("init_args", {}).get("contribution") == "printed":
+        assert row["messages_received"] == row["neighbours"]
+        return 4 * row["messages_received"]
     assert "messages_received" not in row
     return 0
 
