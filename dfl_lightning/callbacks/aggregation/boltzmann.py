@@ -24,12 +24,14 @@ class Boltzmann(Aggregation):
 
     Args:
         temperature: T, above 0; a large T tends to equal weights.
-        contribution: `cross`: the loss of the received model on the receiver's own training data; `printed`: the loss
-            of the receiver's model on the sender's training data, with the sender's personal parameters, smoothed over
-            the receiver's local training (eq. 15), for which the receiver sends both of its models to each sender;
-            `own`: the loss of what the sender sends on the sender's own data, smoothed over its local training.
+        contribution: `cross`: the loss of the received model on the receiver's own data; `printed`: the loss of the
+            receiver's model on the sender's data, with the sender's personal parameters, smoothed over the receiver's
+            local training (eq. 15), for which the receiver sends both of its models to each sender; `own`: the loss of
+            what the sender sends on the sender's own data, smoothed over its local training.
         gamma: weight of the loss before local training in eq. 15; used by `printed` and `own`.
         include_self: whether the receiver's own model takes part.
+        split: the data that losses are of: `train` or `val`. A model has seen its own training data: where it knows
+            them by heart, its weight there is too large.
     """
 
     state = ("own_losses",)
@@ -40,13 +42,14 @@ class Boltzmann(Aggregation):
         contribution: Literal["cross", "printed", "own"] = "cross",
         gamma: float = 0.9,
         include_self: bool = True,
+        split: Literal["train", "val"] = "train",
     ) -> None:
         if temperature <= 0:
             raise UserError(f"aggregation.temperature={temperature}; it must be above 0")
         if not 0 <= gamma <= 1:
             raise UserError(f"aggregation.gamma={gamma}; it is a share between 0 and 1")
         self.temperature, self.contribution, self.gamma = temperature, contribution, gamma
-        self.include_self = include_self
+        self.include_self, self.split = include_self, split
         self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
 
     def start(self, federation: Federation) -> None:
@@ -58,6 +61,8 @@ class Boltzmann(Aggregation):
             )
         if self.contribution == "printed":
             self._require_answers(federation)
+        if self.split == "val":
+            federation.require_validation("aggregation Boltzmann with split=val")
 
     def _require_answers(self, federation: Federation) -> None:
         """Refuse runs in which a receiver cannot send its models to those that it learns from."""
@@ -88,7 +93,7 @@ class Boltzmann(Aggregation):
     def on_weigh(self, round: Round) -> None:
         """Write a softmax over what is mixed."""
         if self.contribution == "cross":
-            losses = round.vote_losses()
+            losses = round.vote_losses(self.split)
         elif self.contribution == "printed":
             losses = self._printed(round)
         else:
@@ -99,11 +104,11 @@ class Boltzmann(Aggregation):
         """What each sender with a vote makes of the receiver's model, float64 [len(voters)]; NaN elsewhere."""
         counted = round.votes > 0
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]
-        found = round.evaluate(References.rows("trained", receivers, senders, "trained")).losses
+        found = round.evaluate(References.rows("trained", receivers, senders, "trained"), self.split).losses
         if self.gamma > 0:
             round.charge_starts(Links.of(senders, receivers, round.num_nodes))
             former = References.rows("models", receivers, senders, "models")
-            found = smoothed_loss(round.federation.engine.evaluate(former, "train").losses, found, self.gamma)
+            found = smoothed_loss(round.federation.engine.evaluate(former, self.split).losses, found, self.gamma)
         round.charge_message("loss", Links.of(receivers, senders, round.num_nodes), BYTES)
         losses = torch.full_like(round.votes, float("nan"), dtype=torch.float64)
         losses[counted] = found
@@ -114,8 +119,8 @@ class Boltzmann(Aggregation):
         m, n = round.num_clients, round.num_nodes
         jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
         engine = round.federation.engine
-        before = engine.evaluate(jobs, "train").losses
-        after = engine.evaluate(References.rows("sent", jobs.owners), "train").losses
+        before = engine.evaluate(jobs, self.split).losses
+        after = engine.evaluate(References.rows("sent", jobs.owners), self.split).losses
         unknown = torch.full((m,), float("nan"), dtype=torch.float64)
         losses = unknown if self.own_losses is None else self.own_losses.clone()
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)

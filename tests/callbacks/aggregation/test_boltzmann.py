@@ -134,6 +134,32 @@ def test_as_printed_who_cannot_be_asked_is_refused(company, settings, sentence, 
         start(Gossip(k="all"), Boltzmann(contribution="printed"), *company, **settings)
 
 
+# --- validation data --------------------------------------------------------------------------------------------------
+def on_validation_data(contribution, run, before, after, i, j):
+    """What row j is worth to receiver i, everything being shared."""
+    row, owner = {"cross": (j, i), "printed": (i, j), "own": (j, j)}[contribution]
+    last = run.loss(after[row], owner, "val")
+    return last if contribution == "cross" else 0.9 * run.loss(before[row], owner, "val") + 0.1 * last
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("contribution", ["cross", "printed", "own"])
+def test_losses_may_be_of_validation_data(contribution, engine, start, make_data):
+    policy = Boltzmann(contribution=contribution, split="val")
+    run = start(Gossip(k=3), policy, data=make_data(6, val_fraction=0.5), trainer={"engine": engine}).go(2)
+    for round in run.rounds:
+        for i in range(6):
+            mixed = [j for j in range(6) if round.selected[i, j] or j == i]
+            losses = [on_validation_data(contribution, run, round.before, round.trained, i, j) for j in mixed]
+            np.testing.assert_allclose(round.weights[i, mixed].numpy(), softmax(losses, 1.0), atol=1e-6)
+
+
+def test_clients_without_validation_data_are_refused_before_training(start):
+    sentence = "split=val evaluates models on validation data, of which client 0 has none; set data.val_fraction, for"
+    with pytest.raises(UserError, match=sentence):
+        start(Gossip(k=3), Boltzmann(split="val"))
+
+
 def test_own_losses_under_a_server_are_those_at_the_servers_model(start):
     run = start(Gossip(k="all"), Boltzmann(contribution="own"), topology="server").go(2)
     for round in run.rounds:
