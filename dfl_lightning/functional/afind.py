@@ -31,6 +31,7 @@ __all__ = [
     "nearness",
     "normalised_entropy",
     "participation_ratio",
+    "sampled_neighbours",
     "selection_probabilities",
     "smoothed_loss",
     "updated_probabilities",
@@ -101,6 +102,31 @@ def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
     """
     number = links.sum(~cosines.isnan())
     return number[links.receivers] * selection_probabilities(cosines, links, nu)
+
+
+def sampled_neighbours(shares: Tensor, uniforms: Tensor, links: Links, k: int | Tensor) -> Tensor:
+    """Draw neighbours one after the other, without replacement, each time in proportion to what is left.
+
+    This is what AFIND+'s text says of eq. 8: p_ij is the probability of being sampled. The k largest of
+    log(share) - log(-log(uniform)) have that law, so that each link needs one draw of its own, whatever the others.
+
+    Args:
+        shares: p_ij, or any multiple of it, 0 or more, [E]; 0 and NaN are never drawn.
+        uniforms: random numbers in [0, 1), [E].
+        links: the available neighbours B_i of each receiver.
+        k: how many are drawn, all where there are fewer; or a number for each receiver, long [n].
+
+    Returns:
+        Which links are drawn, bool [E].
+
+    Examples:
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> sampled_neighbours(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([0.5, 0.5, 0.9]), links, k=1)
+        tensor([ True, False, False])
+    """
+    shares = shares.double()
+    keys = shares.log() - (-uniforms.double().log()).log()
+    return links.top(keys.masked_fill(~(shares > 0), torch.nan), k)
 
 
 def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, links: Links, nu: float) -> Tensor:

@@ -9,6 +9,7 @@ from matrices import told_by_matrices
 
 from dfl_lightning import functional
 from dfl_lightning.functional import normalised_entropy, smoothed_loss
+from dfl_lightning.links import Links
 
 COSINES = torch.tensor([[0.9, 0.5, 0.0]], dtype=torch.float64)
 NAN = math.nan
@@ -29,6 +30,10 @@ def boltzmann_weights(losses, votes, temperature=1.0):
 
 def uniform_weights(votes):
     return told_by_matrices(functional.uniform_weights)(votes, everybody(votes))
+
+
+def everybody_of(receivers, senders):
+    return Links.from_mask(torch.ones(receivers, senders, dtype=torch.bool))
 
 
 def row(*values):
@@ -88,6 +93,22 @@ def test_an_unknown_similarity_is_as_if_the_neighbour_were_not_there():
 def test_a_temperature_must_be_positive(nu):
     with pytest.raises(ValueError, match="temperature must be positive"):
         selection_probabilities(COSINES, everybody(COSINES), nu)
+
+
+def test_neighbours_are_drawn_one_after_the_other_in_proportion():
+    """The first two of a draw without replacement: p_j + sum over i of p_i p_j / (1 - p_i)."""
+    shares, draws = [0.5, 0.3, 0.2, 0.0], 40_000
+    links = everybody_of(draws, 4)
+    uniforms = torch.rand(4 * draws, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    every = torch.tensor(shares).repeat(draws)
+    for k, expected in ((1, shares), (2, [p + sum(q * p / (1 - q) for q in shares if q != p) for p in shares])):
+        found = functional.sampled_neighbours(7 * every, uniforms, links, k).view(draws, 4)
+        assert (found.sum(1) == k).all()
+        for share, probability in zip(found.double().mean(0).tolist(), expected, strict=True):
+            assert abs(share - probability) <= 4 * math.sqrt(probability * (1 - probability) / draws)
+    assert functional.sampled_neighbours(every, uniforms, links, 9).view(draws, 4).sum(1).unique().tolist() == [3]
+    limits = torch.arange(draws) % 3
+    assert torch.equal(functional.sampled_neighbours(every, uniforms, links, limits).view(draws, 4).sum(1), limits)
 
 
 def test_the_farthest_neighbour_has_nearness_minus_one_and_a_copy_one():

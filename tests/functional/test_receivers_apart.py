@@ -32,6 +32,7 @@ FUNCTIONS = {
     "updated_probabilities": lambda at, links: functional.updated_probabilities(
         VALUES[at], COSINES[at], SOME[at], links, 0.2
     ),
+    "sampled_neighbours": lambda at, links: functional.sampled_neighbours(VOTES[at], VALUES[at], links, 2),
     "nearness": lambda at, links: functional.nearness(VALUES[at], links),
     "entropy_sum": lambda at, links: functional.entropy_sum(COSINES[at], links),
     "adaptive_threshold": lambda at, links: functional.adaptive_threshold(COSINES[at], links, 0.5),

@@ -13,7 +13,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.engines.jobs import Training
-from dfl_lightning.functional import nearness, participation_ratio, updated_probabilities
+from dfl_lightning.functional import nearness, participation_ratio, sampled_neighbours, updated_probabilities
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -32,9 +32,11 @@ class AFIND(Selection):
 
     Args:
         nu: temperature of the softmax over cosines, above 0.
-        k: neighbours to choose if there is no threshold.
+        k: neighbours to choose if there is no threshold, and to draw with `choose: sampled`.
         rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then compares the
             proxies of those it selected only and refreshes their p_ij (eq. 9; all in round 0).
+        choose: `best`: the neighbours that reach the threshold, the k best without one; `sampled`: k neighbours, drawn
+            without replacement with the probabilities p_ij, and no threshold is read.
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
             `weight`: the layer; `grad_batch`: its gradient on the round's first batch at the client's own model of
             before the round; `grad_at_receiver`: the same at the receiver's model, which it sends to each neighbour.
@@ -58,6 +60,7 @@ class AFIND(Selection):
         nu: float = 0.2,
         k: int = 5,
         rule: Literal["ratio", "literal"] = "ratio",
+        choose: Literal["best", "sampled"] = "best",
         proxy: Literal["cumdelta", "delta", "weight", "grad_batch", "grad_at_receiver"] = "cumdelta",
         similarity: Literal["cosine", "distance"] = "cosine",
         center: bool = True,
@@ -74,7 +77,9 @@ class AFIND(Selection):
         if not (proxy_clip > 0 and math.isfinite(proxy_clip)):
             raise UserError(f"selection.proxy_clip={proxy_clip}; it must be above 0")
         self.nu, self.k, self.rule = nu, k, rule
-        self.threshold_rule = rule
+        self.threshold_rule, self.choose = rule, choose
+        if choose == "sampled":
+            self.reads = frozenset()
         self.proxy_noise, self.proxy_clip = proxy_noise, proxy_clip
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.by_distance = similarity == "distance"
@@ -134,8 +139,13 @@ class AFIND(Selection):
             round.scores = torch.where(round.similarity.isnan(), 1.0, ratio)  # never seen: an average neighbour
 
     def on_select(self, round: Round) -> None:
-        """Select by threshold or the k best; as printed, compare the selected ones' proxies now, for the next round."""
-        super().on_select(round)
+        """Select by threshold, the k best or by a draw; as printed, compare now, for the next round, those selected."""
+        if self.choose == "sampled":
+            uniforms = round.draws(round.candidates, "afind sampled")
+            drawn = sampled_neighbours(round.scores, uniforms, round.candidates, self.limits(round))
+            round.selected = round.candidates.keep(drawn)
+        else:
+            super().on_select(round)
         if self.rule == "literal":
             cosines = self._look_at(round, round.selected)
             round.similarity = round.selected.spread(cosines, round.candidates)

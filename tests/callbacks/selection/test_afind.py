@@ -107,6 +107,47 @@ def test_identical_clients_lose_each_other_by_the_letter(start, make_data):
     assert [int(round.selected.sum()) for round in run.rounds] == [30, 0, 0]
 
 
+# --- drawn with p_ij --------------------------------------------------------------------------------------------------
+def test_neighbours_are_drawn_with_their_probabilities_and_without_a_threshold(of_given_layers):
+    """n p_ij of client 0 is 1.138, .996, .866, as above: of 3 neighbours the shares .379, .332, .289."""
+    drawn = torch.zeros(3)
+    settings = {"nu": 0.2, "k": 1, "choose": "sampled", "proxy": "weight", "center": False}
+    run = of_given_layers(GOLDEN, AFIND(**settings), AdaptiveThreshold(1e6), Uniform()).record
+    candidates, scores = run.candidates, run.scores
+    for index in range(4000):
+        run.index = index
+        keys = scores.log() - (-run.draws(candidates, "afind sampled").log()).log()
+        drawn += torch.nn.functional.one_hot(keys[:3].argmax(), 3)
+    np.testing.assert_allclose(drawn / 4000, [0.379409, 0.331879, 0.288712], atol=0.03)
+    run.index = 0
+    first = scores.log() - (-run.draws(candidates, "afind sampled").log()).log()
+    assert run.selected.senders.tolist() == [
+        candidates.heard_by(i)[int(first[3 * i : 3 * i + 3].argmax())] for i in range(4)
+    ]
+
+
+def test_a_draw_is_the_same_in_any_cohorts_and_goes_on_after_a_break(start, go_on):
+    def policies():
+        return AFIND(k=2, choose="sampled"), Uniform()
+
+    whole = start(*policies()).go(4)
+    split = start(*policies(), trainer={"cohorts": 3}).go(4)
+    resumed = go_on(start(*policies()).go(2), *policies()).go(2)
+    for ours, theirs in zip(whole.rounds, split.rounds, strict=True):
+        assert torch.equal(ours.selected, theirs.selected)
+        assert ours.selected.sum(1).tolist() == [2] * 6
+    for ours, theirs in zip(whole.rounds[2:], resumed.rounds, strict=True):
+        assert torch.equal(ours.selected, theirs.selected)
+    assert not torch.equal(whole.rounds[0].selected, whole.rounds[1].selected)
+
+
+def test_a_budget_is_how_many_are_drawn(start):
+    graph = nx.complete_graph(4)
+    nx.set_node_attributes(graph, {0: 1, 1: 3, 2: 0, 3: 2}, "budget")
+    run = start(AFIND(k=2, choose="sampled", rule="literal"), Uniform(), clients=4, topology=graph).go(2)
+    assert all(round.selected.sum(1).tolist() == [1, 3, 0, 2] for round in run.rounds)
+
+
 # --- as printed -------------------------------------------------------------------------------------------------------
 
 
