@@ -15,6 +15,7 @@ from dfl_lightning.functional.afind import (
     sampled_neighbours,
     selection_probabilities,
     smoothed_loss,
+    standardised,
     updated_probabilities,
 )
 from dfl_lightning.functional.attacks import hidden_deviations, shifted_means
@@ -184,6 +185,7 @@ __all__ = [
     "shifted_means",
     "similarity_scores",
     "smoothed_loss",
+    "standardised",
     "transfer_seconds",
     "trimmed_means",
     "uniform_weights",

@@ -34,6 +34,7 @@ __all__ = [
     "sampled_neighbours",
     "selection_probabilities",
     "smoothed_loss",
+    "standardised",
     "updated_probabilities",
 ]
 
@@ -59,6 +60,10 @@ def nearness(distances: Tensor, links: Links) -> Tensor:
     distances = distances.double()
     largest = links.highest(distances.nan_to_num(nan=-1.0))[links.receivers]
     return 1 - 2 * distances / torch.where(largest > 0, largest, 1.0)
+
+
+ROUNDING = 1e-12
+"""Numbers that differ by less than this share of their mean are equal: a sum of equal numbers is not exact."""
 
 
 def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
@@ -219,24 +224,52 @@ def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     return tau * total / links.sum(~unknown).clamp(min=1)
 
 
-def literal_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
+def standardised(values: Tensor, links: Links) -> Tensor:
+    """Compute how many standard deviations a receiver's number is above the mean of its own and its neighbours'.
+
+    One reading of "normalise H^t" before the sigmoid of AFIND+ eq. 11; in a complete graph over all clients.
+
+    Args:
+        values: of each node, [n].
+        links: the neighbours whose numbers each receiver knows, none of them itself.
+
+    Returns:
+        float64 [n]; 0 where all of these are equal.
+
+    Examples:
+        >>> standardised(torch.tensor([1.0, 2.0, 3.0]), Links.complete(3))
+        tensor([-1.2247,  0.0000,  1.2247], dtype=torch.float64)
+    """
+    values = values.double()
+    number = links.count + 1
+    mean = (values + links.sum(values[links.senders])) / number
+    apart = (values[links.senders] - mean[links.receivers]).square()
+    deviation = (((values - mean).square() + links.sum(apart)) / number).sqrt()
+    differ = deviation > ROUNDING * mean.abs()
+    return torch.where(differ, (values - mean) / torch.where(differ, deviation, 1.0), 0.0)
+
+
+def literal_threshold(cosines: Tensor, links: Links, tau: float, neighbours: Links | None = None) -> Tensor:
     """Compute the participation threshold as printed: theta_i = tau * (1 - sigmoid(h_i)) (AFIND+ eq. 10 to 13).
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown, left out.
         links: the selected neighbours C_i of each receiver.
         tau: global threshold >= 0.
+        neighbours: among whom h is standardised before the sigmoid, see `standardised`; None: h is taken as it is.
 
     Returns:
-        theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [n]; tau / 2 for an empty selection.
+        theta_i in units of `selection_probabilities`, float64 [n]: in (0, tau / 2], and tau / 2 for an empty selection;
+        with standardised h in (0, tau).
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> literal_threshold(torch.tensor([0.9, 0.5, 0.0]), links, tau=0.5)
         tensor([0.1759], dtype=torch.float64)
     """
+    h = entropy_sum(cosines, links)
     # 1 - sigmoid(h) written so that no digits are lost when h is large
-    return tau * torch.sigmoid(-entropy_sum(cosines, links))
+    return tau * torch.sigmoid(-(h if neighbours is None else standardised(h, neighbours)))
 
 
 def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:

@@ -64,7 +64,7 @@ class RoundCallback(RecordsArguments, Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in self.state:
-            if state_dict[name] is not None:  # as earlier versions kept what had not begun
+            if state_dict.get(name) is not None:  # as earlier versions kept what had not begun, or did not know
                 setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:

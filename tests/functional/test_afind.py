@@ -111,6 +111,18 @@ def test_neighbours_are_drawn_one_after_the_other_in_proportion():
     assert torch.equal(functional.sampled_neighbours(every, uniforms, links, limits).view(draws, 4).sum(1), limits)
 
 
+def test_numbers_are_standardised_among_neighbours_and_equal_ones_are_0():
+    """Of 1, 2, 6: mean 3, variance 14/3; of a pair, one above and one below."""
+    values = torch.tensor([1.0, 2.0, 6.0])
+    close(functional.standardised(values, Links.complete(3)), -0.925820, -0.462910, 1.388730)
+    path = Links.from_mask(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool())
+    close(functional.standardised(values, path), -1.0, -0.462910, 1.0)
+    assert functional.standardised(torch.full((3,), 0.1), Links.complete(3)).tolist() == [0.0, 0.0, 0.0]
+    cosines = torch.tensor([0.9, 0.0], dtype=torch.float64)
+    pair = Links.complete(2)
+    close(functional.literal_threshold(cosines, pair, 0.5, pair), 0.365529, 0.134471)  # h = .0487 and .3466: z = -1, 1
+
+
 def test_the_farthest_neighbour_has_nearness_minus_one_and_a_copy_one():
     distances = torch.tensor([[0.5, 2.0, 0.0], [3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [NAN, 4.0, 1.0]], dtype=torch.float64)
     found = nearness(distances, everybody(distances))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection, Threshold
 from dfl_lightning.functional import adaptive_threshold, literal_threshold
+from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -23,16 +24,23 @@ class AdaptiveThreshold(Threshold):
         tau: the threshold of a client whose neighbours are all dissimilar, 0 or more; 0 accepts all.
         rule: `ratio`: tau times the mean normalised entropy of this round's similarities; `literal`: tau times one
             minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
+        normalise: with `literal`: each client sends its entropy to its neighbours, and takes the sigmoid of how many
+            standard deviations its own is above the mean of its own and theirs (one reading of eq. 11).
     """
 
     method_name = "+"
     state = ("threshold",)
     logs = ("threshold",)
 
-    def __init__(self, tau: float = 0.5, rule: Literal["ratio", "literal"] = "ratio") -> None:
+    def __init__(self, tau: float = 0.5, rule: Literal["ratio", "literal"] = "ratio", normalise: bool = False) -> None:
         if tau < 0:
             raise UserError(f"threshold.tau={tau}; it must be 0 or more")
-        self.tau, self.rule = tau, rule
+        if normalise and rule != "literal":
+            raise UserError(
+                "threshold.normalise=true is for threshold.rule=literal, whose entropies are sums; use "
+                "--threshold.rule literal --selection.rule literal, or drop it"
+            )
+        self.tau, self.rule, self.normalise = tau, rule, normalise
         self.threshold: Tensor  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
@@ -58,5 +66,8 @@ class AdaptiveThreshold(Threshold):
             round.log("threshold", float(round.threshold[round.receivers].mean()))
         if self.rule == "literal" and round.has("similarity") and round.has("selected"):
             of_selected = round.candidates.spread(round.similarity, round.selected)
-            theta = literal_threshold(of_selected, round.selected, self.tau)
+            told = round.available.between(senders=round.receivers) if self.normalise else None
+            if told is not None:
+                round.charge_message("entropy", told, BYTES)
+            theta = literal_threshold(of_selected, round.selected, self.tau, told)
             self.threshold = torch.where(round.receivers, theta, self.threshold)  # who had dropped out keeps its own

@@ -15,6 +15,7 @@ from dfl_lightning.callbacks import (
     Gossip,
     Stale,
 )
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
 
 
@@ -108,9 +109,17 @@ def test_as_printed_the_one_that_stands_in_is_asked(start, trace):
 
 
 def test_as_printed_only_trained_models_may_pass_what_changes_messages(start):
-    run = start(Gossip(k=3), Boltzmann(contribution="printed", gamma=0.0), GaussianNoise(sigma=0.1)).go()
-    (round,) = run.rounds
-    assert torch.isfinite(round.weights).all()
+    class Sent(RoundCallback):
+        def on_trained(self, round):
+            self.rows = round.bank.rows("sent").clone()
+
+    policy, seen = Boltzmann(contribution="printed", smooth="rounds", include_self=False), Sent()
+    run = start(Gossip(k="all"), policy, GaussianNoise(sigma=0.1), seen).go()
+    (round,), sent = run.rounds, seen.rows
+    assert not torch.equal(sent, round.trained)
+    for i in range(6):
+        losses = [run.loss(sent[i], j) for j in range(6) if j != i]
+        np.testing.assert_allclose(round.weights[i][torch.arange(6) != i].numpy(), softmax(losses, 1.0), atol=1e-6)
 
 
 ONE_WAY = nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])
@@ -126,12 +135,42 @@ ONE_WAY = nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])
             "some links lead one way only; use an und",
         ),
         ([Bernoulli(0.3), Stale()], {}, "substitution Stale mixes stored models .*; use --substitution FDMS or"),
-        ([GaussianNoise()], {}, "no Outgoing policy changes; use --aggregation.gamma 0, or --outgoing null"),
+        ([GaussianNoise()], {}, "no Outgoing policy changes; use --aggregation.smooth rounds, or --outgoing null"),
     ],
 )
 def test_as_printed_who_cannot_be_asked_is_refused(company, settings, sentence, start):
     with pytest.raises(UserError, match=sentence):
         start(Gossip(k="all"), Boltzmann(contribution="printed"), *company, **settings)
+
+
+# --- over rounds ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("contribution", ["printed", "own"])
+def test_losses_may_be_averaged_over_rounds(contribution, start, go_on):
+    """F~ = .7 F~ + .3 F, the first one F; of a pair that did not meet in the last round, what it was when it did."""
+
+    def policies():
+        return Gossip(k=3), Boltzmann(contribution=contribution, gamma=0.7, smooth="rounds")
+
+    run, averages = start(*policies()).go(4), {}
+    for number, round in enumerate(run.rounds):
+        met = [(i, j) for i in range(6) for j in range(6) if round.selected[i, j] or j == i]
+        if contribution == "own":
+            met = [(j, j) for j in range(6)]
+        for i, j in met:
+            loss = run.loss(round.trained[i], j)
+            averages[i, j] = 0.7 * averages.get((i, j), loss) + 0.3 * loss
+        for i in range(6):
+            mixed = [j for j in range(6) if round.selected[i, j] or j == i]
+            losses = [averages[(i, j) if contribution == "printed" else (j, j)] for j in mixed]
+            np.testing.assert_allclose(round.weights[i, mixed].numpy(), softmax(losses, 1.0), atol=1e-6)
+        assert round.metrics["proxies_received"] == 0, number
+    resumed = go_on(start(*policies()).go(2), *policies()).go(2)
+    assert torch.equal(resumed.models, run.models)
+
+
+def test_cross_losses_are_not_averaged_over_rounds():
+    with pytest.raises(UserError, match=r"contribution=cross smooths none; use --aggregation.contribution printed, or"):
+        Boltzmann(smooth="rounds")
 
 
 # --- validation data --------------------------------------------------------------------------------------------------

@@ -112,6 +112,10 @@ def boltzmann_by_the_letter() -> cb.Boltzmann:
     return cb.Boltzmann(contribution="printed", include_self=False)
 
 
+def boltzmann_over_rounds() -> cb.Boltzmann:
+    return cb.Boltzmann(contribution="printed", smooth="rounds")
+
+
 def choco() -> cb.CHOCO:
     return cb.CHOCO(share=0.3)
 
@@ -214,6 +218,11 @@ LISTED: dict[str, list[Listed]] = {
     "threshold": [
         Listed("adaptive", cb.AdaptiveThreshold, (cb.AFIND,)),
         Listed("adaptive as printed", threshold_by_the_letter, (afind_by_the_letter,)),
+        Listed(
+            "adaptive as printed, standardised",
+            lambda: cb.AdaptiveThreshold(rule="literal", normalise=True),
+            (afind_by_the_letter,),
+        ),
     ],
     "dropout": [
         at_a_rate("bernoulli", cb.Bernoulli),
@@ -281,6 +290,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
         Listed("boltzmann as printed", boltzmann_by_the_letter, refuses=(cb.Stale, cb.Outgoing)),
+        Listed("boltzmann as printed, over rounds", boltzmann_over_rounds, refuses=(cb.Stale,)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
     ],
     "prediction": [
