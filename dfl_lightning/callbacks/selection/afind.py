@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
+NOISY = ("cumdelta", "weight", "grad_batch", "grad_at_receiver")
+"""Proxies that noise may be added to."""
+
+
 class AFIND(Selection):
     """Neighbours whose feature proxies point the same way (AFIND+ eq. 7 to 9).
 
@@ -47,7 +51,7 @@ class AFIND(Selection):
             layer.
         proxy_noise: sigma_2 of appendix C.4: each client adds Gaussian noise of the standard deviation
             `sigma_2 C / L` to the proxy that it sends, C the clipping constant and L the batch size, and is compared
-            by what it has sent; 0 adds none.
+            by what it has sent (with `grad_at_receiver` its own gradient is not sent, and has none); 0 adds none.
         proxy_clip: C: with noise, a longer proxy is scaled to this length first.
     """
 
@@ -100,9 +104,9 @@ class AFIND(Selection):
                 "in this topology some links lead one way only; use an undirected topology, or "
                 "--selection.proxy grad_batch"
             )
-        if self.proxy_noise and self.proxy not in ("cumdelta", "weight"):
+        if self.proxy_noise and self.proxy not in NOISY:
             raise UserError(
-                f"selection.proxy_noise is for the proxies cumdelta and weight, not for {self.proxy}; drop it, or use "
+                f"selection.proxy_noise is for the proxies {', '.join(NOISY)}, not for {self.proxy}; drop it, or use "
                 "--selection.proxy cumdelta"
             )
         if self.proxy_noise and federation.policy(Outgoing) is not None:
@@ -171,23 +175,26 @@ class AFIND(Selection):
         self.similarity.write_known(up, self._similarities(round, up))
         return self.similarity.read(links)
 
-    def _noisy(self, round: Round, columns: Columns) -> Tensor:
-        """The proxies that clients send, clipped and with noise, [own, width]; 0 in all other columns."""
-        bank = round.bank
-        trained, found = bank.rows("trained"), torch.zeros_like(bank.rows("trained"))
-        initial = bank.rows("initial") if self.row_sets else None
+    def _add_noise(self, round: Round, columns: Columns, proxies: Tensor, receivers: Tensor | None = None) -> None:
+        """Clip the proxies that clients send and add noise, in place.
+
+        Args:
+            round: names the draws.
+            columns: of the proxies.
+            proxies: [own, width].
+            receivers: to whom each client sends its proxy, long [n]: -1 to nobody; None: the same to all.
+        """
         spread = self.proxy_noise * self.proxy_clip / round.federation.local.batch_size
-        for place, client in enumerate(bank.ranks.own.tolist()):
-            for start, stop in columns.ranges:
-                found[place, start:stop] = trained[place, start:stop]
-                if initial is not None:
-                    found[place, start:stop] -= initial[place, start:stop]
-            found[place] *= self.proxy_clip / found[place].norm().clamp(min=self.proxy_clip)
+        for place, client in enumerate(round.bank.ranks.own.tolist()):
+            to = [] if receivers is None else [int(receivers[client])]
+            length = torch.cat([proxies[place, start:stop] for start, stop in columns.ranges]).norm()
             for number, (start, stop) in enumerate(columns.ranges):
-                draws = round.stream("afind proxy noise", client, number)
-                noise = torch.randn(stop - start, generator=draws, dtype=found.dtype)
-                found[place, start:stop] += spread * noise.to(found.device)
-        return found
+                proxy = proxies[place, start:stop]
+                proxy *= self.proxy_clip / length.clamp(min=self.proxy_clip)
+                if to not in ([-1], [client]):
+                    draws = round.stream("afind proxy noise", client, number, *to)
+                    noise = torch.randn(stop - start, generator=draws, dtype=proxy.dtype)
+                    proxy += spread * noise.to(proxy.device)
 
     def _similarities(self, round: Round, links: Links) -> Tensor:
         """Of the senders' proxies and the receivers' own, in [-1, 1], float64 [E]."""
@@ -201,9 +208,18 @@ class AFIND(Selection):
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
+            if self.proxy_noise:
+                self._add_noise(round, columns, gradients)
             return round.compare(gradients, links, columns, centre=self.center)
         if self.proxy_noise:
-            return round.compare(self._noisy(round, columns), links, columns, centre=self.center)
+            trained = round.bank.rows("trained")
+            proxies = torch.zeros_like(trained)
+            for start, stop in columns.ranges:
+                proxies[:, start:stop] = trained[:, start:stop]
+                if self.row_sets:
+                    proxies[:, start:stop] -= round.bank.rows("initial")[:, start:stop]
+            self._add_noise(round, columns, proxies)
+            return round.compare(proxies, links, columns, centre=self.center)
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
         return round.compare("trained", links, columns, origin, self.center)
 
@@ -219,6 +235,10 @@ class AFIND(Selection):
             owners, order = torch.cat([own, some.senders]).sort()
             models = torch.cat([own, some.receivers])[order]
             gradients = round.federation.engine.gradients(References.rows("models", models, owners), training)
+            if self.proxy_noise:
+                to = torch.full((round.num_nodes,), -1)
+                to[owners] = models
+                self._add_noise(round, columns, gradients, to)
             found = round.compare(gradients, some, columns, centre=self.center)
             cosines[at], distances[at] = found.cosines, found.distances
         return Comparison(cosines, distances)

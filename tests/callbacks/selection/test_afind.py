@@ -392,12 +392,42 @@ def test_noise_on_the_proxy_is_that_of_the_appendix(start):
     assert not torch.allclose(quiet.similarity.nan_to_num(), seen.similarity.nan_to_num())
 
 
+@pytest.mark.parametrize("proxy", ["grad_batch", "grad_at_receiver"])
+def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, start):
+    """g / max(1, |g| / C) + 1/L N(0, sigma^2 C^2 I) of the layer's gradient, drawn for each message by itself."""
+    sigma, clip, batch = 0.7, 0.05, 3
+    run = start(AFIND(k=2, proxy=proxy, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform()).go(1)
+    (seen,), layout = run.rounds, run.module.layout
+    columns = layout.module_columns(layout.last_feature_layer())
+
+    def sent(i, at, *to):
+        gradient = gradient_at(run, seen, at, i)[columns.mask(layout.width)]
+        gradient = gradient / max(1.0, float(gradient.norm()) / clip)
+        if to == (i,):
+            return gradient
+        noise = [
+            torch.randn(b - a, generator=seen.record.stream("afind proxy noise", i, place, *to))
+            for place, (a, b) in enumerate(columns.ranges)
+        ]
+        return gradient + sigma * clip / batch * torch.cat(noise)
+
+    for i in range(6):
+        for j in range(6):
+            if i != j:
+                both = [sent(k, k) if proxy == "grad_batch" else sent(k, i, i) for k in (i, j)]
+                expected = torch.nn.functional.cosine_similarity(*both, dim=0)
+                assert abs(float(seen.similarity[i, j]) - float(expected)) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"proxy_noise": -1.0}, r"selection\.proxy_noise=-1\.0; it must be 0 or more"),
         ({"proxy_clip": 0.0}, r"selection\.proxy_clip=0\.0; it must be above 0"),
-        ({"proxy_noise": 1.0, "proxy": "delta"}, r"proxy_noise is for the proxies cumdelta and weight, not for delta"),
+        (
+            {"proxy_noise": 1.0, "proxy": "delta"},
+            r"proxies cumdelta, weight, grad_batch, grad_at_receiver, not for delta",
+        ),
     ],
 )
 def test_noise_that_cannot_be_is_refused(options, sentence, start):

@@ -180,6 +180,13 @@ LISTED: dict[str, list[Listed]] = {
             draws=PROXY_NOISE,
             refuses=(cb.Outgoing,),
         ),
+        Listed(
+            "afind, noise at the receiver",
+            lambda: cb.AFIND(proxy="grad_at_receiver", proxy_noise=1.0, proxy_clip=0.1),
+            ADAPTIVE,
+            draws=PROXY_NOISE,
+            refuses=(cb.Outgoing,),
+        ),
         Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2)),
         Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True)),
         Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal")),
