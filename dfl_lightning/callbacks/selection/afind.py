@@ -182,7 +182,7 @@ class AFIND(Selection):
             round: names the draws.
             columns: of the proxies.
             proxies: [own, width].
-            receivers: to whom each client sends its proxy, long [n]: -1 to nobody; None: the same to all.
+            receivers: to whom each client sends its proxy, long [n]: -1 where to none; None: the same to all.
         """
         spread = self.proxy_noise * self.proxy_clip / round.federation.local.batch_size
         for place, client in enumerate(round.bank.ranks.own.tolist()):
