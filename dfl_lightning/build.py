@@ -347,12 +347,19 @@ def _engine(
         scheduled=federation.local.scheduled,
         keeps_optimizer=federation.local.memory is not None,
         prediction=federation.policy(Prediction),
+        watched=_watched(federation),
         task=federation.task,
     )
     engine = trainer.tried or make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first
         engine.restore_decisions(former.engine.decisions)
     return engine
+
+
+def _watched(federation: Federation) -> dict[str, str]:
+    """Layers whose inputs the selection wants, and what it is called."""
+    selection = federation.require(Selection)
+    return {name: f"selection {type(selection).__name__}" for name in selection.features}
 
 
 def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine) -> Bank:

@@ -108,6 +108,7 @@ class Layout:
     Attributes:
         shared: the columns that are exchanged.
         shared_parameters: those without buffers: what similarities of models and updates are computed on.
+        feature_layers: names of the linear and convolutional layers, and of others with a weight matrix, in order.
         shared_buffers: the buffers among them, which are averaged and never anything else; see `bank.averaging`.
 
     Raises:
@@ -157,7 +158,7 @@ class Layout:
             for name, module in network.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         }
-        self._feature_layers = [name for name, module in network.named_modules() if _mixes_its_inputs(module)]
+        self.feature_layers = [name for name, module in network.named_modules() if _mixes_its_inputs(module)]
         names = [e.name for e in entries]
         for pattern in shared:
             if not any(fnmatchcase(name, pattern) for name in names):
@@ -218,12 +219,12 @@ class Layout:
         Raises:
             UserError: the network has fewer than two such layers.
         """
-        if len(self._feature_layers) < 2:
+        if len(self.feature_layers) < 2:
             raise UserError(
                 "a network with a single linear or convolutional layer has no featurizer; "
                 "name a layer with --selection.proxy_layer"
             )
-        return self._feature_layers[-2]
+        return self.feature_layers[-2]
 
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """The network's parameters and buffers as one row, [width].

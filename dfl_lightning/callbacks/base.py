@@ -177,6 +177,8 @@ class Selection(Policy):
     Attributes:
         k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first,
             and is the most that it chooses by a threshold.
+        features: layers whose inputs on clients' own samples it looks at, by name; `head` is the last linear layer of a
+            forward pass.
         assigns_servers: whether `assign` chooses among several servers.
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
         lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
@@ -187,6 +189,7 @@ class Selection(Policy):
     """
 
     k: int | Literal["all"] = 5
+    features: tuple[str, ...] = ()
     assigns_servers: bool = False
     lists_candidates: bool = True
     scores_are_first_order: bool = False

@@ -39,8 +39,9 @@ class EngineConfig:
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
         keeps_optimizer: clients' optimizer states go on from round to round.
         prediction: how clients predict in the run's own evaluations; None: by the network's scores.
-        features: layers whose inputs the objective or the prediction wants: their names -> names of the network's
-            layers.
+        watched: layers whose inputs a selection wants: their names -> who wants them.
+        features: layers whose inputs the objective, the prediction or a selection wants: their names -> names of the
+            network's layers.
         task: what the network's outputs mean.
     """
 
@@ -63,13 +64,15 @@ class EngineConfig:
     scheduled: tuple[str, ...] = ()
     keeps_optimizer: bool = False
     prediction: PredictionRule | None = None
+    watched: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
     task: Task = field(default_factory=Classification)
 
     @property
     def predicted_features(self) -> tuple[str, ...]:
-        """Layers whose inputs the prediction wants, by its names."""
-        return () if self.prediction is None else tuple(self.prediction.features)
+        """Layers whose inputs the prediction or a selection wants, by their names."""
+        own = () if self.prediction is None else self.prediction.features
+        return tuple(dict.fromkeys((*own, *self.watched)))
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""

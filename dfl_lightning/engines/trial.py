@@ -144,6 +144,7 @@ class _Plain:
         """
         objective, prediction = self._config.objective, self._config.prediction
         wanted = {name: f"prediction {type(prediction).__name__}" for name in prediction.features} if prediction else {}
+        wanted |= self._config.watched
         wanted |= {name: f"objective {type(objective).__name__}" for name in objective.features}
         if not wanted:
             return {}

@@ -64,6 +64,7 @@ OTHERS = {
         *("--config", "afind", "--selection.proxy", "grad_at_receiver", "--selection.similarity", "distance", *SPARSE),
         *("--aggregation.contribution", "printed", "--model.shared", "[features.*]"),
     ],
+    "afind, activations": ["--config", "afind", "--selection.proxy", "activations"],
     "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
     "everybody": ["--config", "gossip", "--selection.k", "all"],

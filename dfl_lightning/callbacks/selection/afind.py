@@ -13,6 +13,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.engines.jobs import Training
+from dfl_lightning.engines.mean_inputs import mean_inputs
 from dfl_lightning.functional import nearness, participation_ratio, sampled_neighbours, updated_probabilities
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
@@ -43,7 +44,8 @@ class AFIND(Selection):
             without replacement with the probabilities p_ij, and no threshold is read.
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
             `weight`: the layer; `grad_batch`: its gradient on the round's first batch at the client's own model of
-            before the round; `grad_at_receiver`: the same at the receiver's model, which it sends to each neighbour.
+            before the round; `grad_at_receiver`: the same at the receiver's model, which it sends to each neighbour;
+            `activations`: the mean input of the head, over the client's training data, of its trained model.
         similarity: `cosine` of the proxies (eq. 8); `distance`: 1 less twice their distance (eq. 7) as a share of the
             largest one in the neighbourhood, so that it is between -1 and 1 as well.
         center: subtract the mean over the neighbourhood first; it changes no distance.
@@ -65,7 +67,7 @@ class AFIND(Selection):
         k: int = 5,
         rule: Literal["ratio", "literal"] = "ratio",
         choose: Literal["best", "sampled"] = "best",
-        proxy: Literal["cumdelta", "delta", "weight", "grad_batch", "grad_at_receiver"] = "cumdelta",
+        proxy: Literal["cumdelta", "delta", "weight", "grad_batch", "grad_at_receiver", "activations"] = "cumdelta",
         similarity: Literal["cosine", "distance"] = "cosine",
         center: bool = True,
         proxy_layer: str | None = None,
@@ -82,6 +84,7 @@ class AFIND(Selection):
             raise UserError(f"selection.proxy_clip={proxy_clip}; it must be above 0")
         self.nu, self.k, self.rule = nu, k, rule
         self.threshold_rule, self.choose = rule, choose
+        self.features = ("head",) if proxy == "activations" else ()
         if choose == "sampled":
             self.reads = frozenset()
         self.proxy_noise, self.proxy_clip = proxy_noise, proxy_clip
@@ -92,7 +95,10 @@ class AFIND(Selection):
 
     def start(self, federation: Federation) -> None:
         """Require a proxy layer that exists, is shared, and is sent: gradients are not."""
-        self.columns(federation)
+        if self.proxy == "activations":
+            self._require_featurizer(federation)
+        else:
+            self.columns(federation)
         if self.proxy.startswith("grad_") and federation.policy(Outgoing) is not None:
             raise UserError(
                 f"selection.proxy={self.proxy} sends gradients, which no Outgoing policy changes; "
@@ -116,6 +122,25 @@ class AFIND(Selection):
         # with one common start, centring removes it: no need to keep the first models
         starts_cancel = self.center and federation.common_start and not self.proxy_noise
         self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}
+
+    def _require_featurizer(self, federation: Federation) -> None:
+        """Refuse activations that are no features, and policies that would not change them."""
+        if len(federation.layout.feature_layers) < 2:
+            raise UserError(
+                "selection.proxy=activations compares what a featurizer makes of the data, and a network with a single "
+                "linear or convolutional layer has none; use a network with hidden layers, or --selection.proxy "
+                "grad_batch with a layer as --selection.proxy_layer"
+            )
+        if self.proxy_layer is not None:
+            raise UserError(
+                "selection.proxy_layer names parameters, and selection.proxy=activations compares the inputs of the "
+                "head; drop it, or use another proxy"
+            )
+        if federation.policy(Outgoing) is not None:
+            raise UserError(
+                "selection.proxy=activations sends features, which no Outgoing policy changes; use another proxy, or "
+                "--outgoing null"
+            )
 
     def columns(self, federation: Federation) -> Columns:
         """Return the columns of the proxy layer.
@@ -202,6 +227,10 @@ class AFIND(Selection):
         return nearness(found.distances, links) if self.by_distance else found.cosines
 
     def _compared(self, round: Round, links: Links) -> Comparison:
+        if self.proxy == "activations":
+            own = References.rows("trained", torch.nonzero(round.participants).squeeze(1))
+            features = mean_inputs(round.federation.engine, own, "head", "train")
+            return round.compare(features, links, Columns([(0, features.shape[1])]), centre=self.center)
         columns = self.columns(round.federation)
         if self.proxy == "grad_at_receiver":
             return self._compared_at_receivers(round, links, columns)

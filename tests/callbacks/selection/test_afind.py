@@ -215,6 +215,49 @@ def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept,
         assert torch.equal(run.rows("initial"), first)
 
 
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize(("centre", "similarity"), [(True, "cosine"), (False, "distance")])
+def test_activations_are_mean_inputs_of_the_head_over_the_training_data(centre, similarity, engine, start, make_data):
+    policies = afind_plus(proxy="activations", center=centre, similarity=similarity)
+    data = make_data(sizes=[6, 4, 9, 6, 5, 7])
+    run = start(*policies, network=MLP(hidden=[6, 8]), data=data, trainer={"engine": engine}, topology="ring").go(2)
+    network = run.module.network
+    for round in run.rounds:
+        means = []
+        for i in range(6):
+            x, _ = run.data.batch(run.data.train[i])
+            found = []
+            hook = network.head.register_forward_pre_hook(lambda _, inputs, found=found: found.append(inputs[0]))
+            torch.func.functional_call(network.eval(), run.module.layout.state_dict(round.trained[i]), x)
+            hook.remove()
+            means.append(found[0].double().mean(0))
+        if similarity == "cosine":
+            expected = naive_cosines(torch.stack(means).detach(), round.reachable, centre)
+            np.testing.assert_allclose(round.similarity.numpy(), expected, atol=2e-5)
+        else:
+            for i in range(6):
+                near = [(i - 1) % 6, (i + 1) % 6]
+                apart = np.array([float((means[i] - means[j]).norm()) for j in near])
+                np.testing.assert_allclose(round.similarity[i, near], 1 - 2 * apart / apart.max(), atol=2e-5)
+        mixed, width = int(round.selected.sum()), run.module.layout.width
+        assert round.metrics["proxies_received"] == 2
+        assert round.metrics["bytes_received"] == pytest.approx(4 * (mixed * width + 12 * 8) / 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "company", "settings", "sentence"),
+    [
+        ({"proxy_layer": "head"}, [], {}, "compares the inputs of the head; drop it, or use another proxy"),
+        ({}, [GaussianNoise()], {}, "sends features, which no Outgoing policy changes; use another proxy, or"),
+        ({}, [], {"network": MLP(hidden=[])}, "has none; use a network with hidden layers, or"),
+        ({"proxy_noise": 1.0}, [], {}, "grad_at_receiver, not for activations; drop it"),
+    ],
+)
+def test_activations_that_cannot_be_are_refused(options, company, settings, sentence, start):
+    with pytest.raises(UserError, match=sentence):
+        start(AFIND(proxy="activations", **options), Uniform(), *company, **settings)
+
+
 def gradient_at(run, round, receiver, sender):
     """Of the sender's first batch of the round, at the receiver's shared and the sender's personal parameters."""
     personal = run.module.layout.personal.mask(run.module.layout.width)

@@ -170,6 +170,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("afind, weights", lambda: cb.AFIND(proxy="weight", center=False), ADAPTIVE),
         Listed("afind, first batch", lambda: cb.AFIND(proxy="grad_batch"), ADAPTIVE),
         Listed("afind, at the receiver", lambda: cb.AFIND(proxy="grad_at_receiver"), ADAPTIVE, refuses=(cb.Outgoing,)),
+        Listed("afind, activations", lambda: cb.AFIND(proxy="activations"), ADAPTIVE, refuses=(cb.Outgoing,)),
         Listed("afind, sampled", lambda: cb.AFIND(k=2, choose="sampled")),
         Listed("afind, distances", lambda: cb.AFIND(similarity="distance"), ADAPTIVE),
         Listed("afind as printed", afind_by_the_letter, (threshold_by_the_letter,)),
