@@ -165,9 +165,23 @@ def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any
             meaning = f"{meaning.rstrip('.')} (required)"
         elif option.default is not None:
             meaning = f"{meaning.rstrip('.')} (default: {option.default})"
-        lines.append(f"  --{prefix}.{option.name} {option.kind}".rstrip())
+        lines += _broken(f"  --{prefix}.{option.name} {option.kind}".rstrip())
         lines += textwrap.wrap(meaning.strip(), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) or "  It has no options."
+
+
+def _broken(line: str) -> list[str]:
+    """The line, or where it is too long the same in several, broken after a value.
+
+    Examples:
+        >>> _broken("  --" + "o" * 60 + " first|second|third")[1]
+        '      third'
+    """
+    found = []
+    while len(line) > _WIDTH and (end := line.rfind("|", 0, _WIDTH) + 1):
+        found.append(line[:end])
+        line = f"      {line[end:]}"
+    return [*found, line]
 
 
 def kind_of(annotation: Any) -> str:
