@@ -172,7 +172,7 @@ def parameters_of(made: Any) -> Mapping[str, inspect.Parameter]:
 
     Examples:
         >>> {name: parameter.default for name, parameter in parameters_of(callbacks.AdaptiveThreshold).items()}
-        {'tau': 0.5, 'rule': 'ratio'}
+        {'tau': 0.5, 'rule': 'ratio', 'normalise': False}
     """
     found: dict[str, inspect.Parameter] = {}
     for init in inits_of(made):

@@ -131,7 +131,7 @@ REFUSED = {
     "--model.network own_syntax.Net": "model.network 'own_syntax.Net': importing own_syntax failed with SyntaxError",
     "--model.network own_nets.Picky": "width 3 is not even",
     # options
-    "--selection.kk 3": "selection AFIND has no option 'kk'; did you mean 'k'? (its options: nu, k, rule, proxy, center, proxy_layer, proxy_noise, proxy_clip)",
+    "--selection.kk 3": "selection AFIND has no option 'kk'; did you mean 'k'? (its options: nu, k, rule, choose, proxy, similarity, center, proxy_layer, proxy_noise, proxy_clip)",
     "--selection.nu abc": "selection.nu=abc: expected a number",
     "--selection.nu -1": "selection.nu=-1.0; the temperature must be above 0",
     "--selection.rule letter": "selection.rule=letter: expected one of 'ratio', 'literal'",
