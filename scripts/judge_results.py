@@ -20,6 +20,7 @@ from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.report.statistics import Overall, over_columns
 from dfl_lightning.study.formats import signed
 from dfl_lightning.study.measure import Measure
+from dfl_lightning.study.received import HEADING
 from dfl_lightning.study.table import (
     Rival,
     TableCell,
@@ -112,9 +113,11 @@ def _csv(lines: Lines, rivals: dict[Place, Rival]) -> str:
 # --- the page ---------------------------------------------------------------------------------------------------------
 def _page(page: str, lines: Lines, compared: dict[str, Comparable], rivals: dict[Place, Rival]) -> str:
     columns = list(compared)
-    head = f"\n|  | {' | '.join(columns)} |\n"  # at the beginning of a line
-    if head not in page:
+    names = re.escape(" | ".join(columns))
+    found = re.search(rf"\n\|  \| {names}( \| {re.escape(HEADING)})? \|\n", page)
+    if found is None:
         raise ValueError(f"the page has no table with the columns {', '.join(columns)}")
+    head = found[0]
     before, rest = page.split(head, 1)  # pages with a second table of other numbers have it below
     table, rest = _block(rest, "|")
     marked = [table[0], *(_marked(line, columns, rivals) for line in table[1:])]
