@@ -285,7 +285,7 @@ def _optimization(
 def _optimizer_memory(
     wanted: bool, optimizer: ClientOptimizer, layout: Layout, phases: tuple[Phase, ...], remarks: list[str]
 ) -> OptimizerMemory | None:
-    """Where the bank keeps the optimizers' states; None where they begin anew, or there are none."""
+    """Return where the bank keeps the optimizers' states; None where they begin anew, or there are none."""
     if not wanted:
         return None
     models = dict.fromkeys(name for phase in phases for name in phase.objective.optimized)

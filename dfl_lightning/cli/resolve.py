@@ -75,7 +75,7 @@ def set_up(argv: Sequence[str], common: Common | None = None) -> Outline:
 
 @dataclass
 class Common:
-    """What runs have in common that are set up one after another, made once: data, and the engine with its trials.
+    """Keep what runs share that are set up one after another, made once: data, and the engine with its trials.
 
     A run gets the data of the former one where the config has the same data and seed, and its engine where the config
     has, besides, the same network, local work, objective and trainer, which is all that an engine is made of. Whatever

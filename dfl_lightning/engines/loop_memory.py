@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LoopMemory:
-    """What the optimizer of a client's model of one row set remembers.
+    """Hold the state of the optimizer of a client's model of one row set.
 
     Args:
         memory: the names of row sets and numbers.

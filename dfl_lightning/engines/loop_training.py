@@ -363,7 +363,7 @@ class LoopJob:
 
     # --- the job itself -----------------------------------------------------------------------------------------------
     def memory(self, name: str) -> LoopMemory | None:
-        """What the optimizer of a model remembers; None where it begins anew and is not kept.
+        """Return the state of a model's optimizer; None where it begins anew and is not kept.
 
         Args:
             name: the model's row set.

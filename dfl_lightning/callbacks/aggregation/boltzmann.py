@@ -101,7 +101,7 @@ class Boltzmann(Aggregation):
 
     @property
     def _sends_starts(self) -> bool:
-        """Whether receivers send their models from before the round to be judged."""
+        """Tell whether receivers send their models from before the round to be judged."""
         return self.smooth == "steps" and self.gamma > 0
 
     def on_weigh(self, round: Round) -> None:
@@ -115,7 +115,7 @@ class Boltzmann(Aggregation):
         round.weights = boltzmann_weights(losses, round.votes, round.voters, self.temperature)
 
     def _printed(self, round: Round) -> Tensor:
-        """What each sender with a vote makes of the receiver's model, float64 [len(voters)]; NaN elsewhere."""
+        """Return the loss of the receiver's model at each sender with a vote, float64 [len(voters)]; NaN elsewhere."""
         counted = round.votes > 0
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]
         asked = Links(receivers, senders, round.num_nodes)

@@ -1,4 +1,4 @@
-"""What the graph of chosen collaborators looks like: sparse, mutual, and who has malicious neighbours."""
+"""Measure the graph of chosen collaborators: its sparsity, its symmetry and its malicious neighbours."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class AFIND(Selection):
                     proxy += spread * noise.to(proxy.device)
 
     def _similarities(self, round: Round, links: Links) -> Tensor:
-        """Of the senders' proxies and the receivers' own, in [-1, 1], float64 [E]."""
+        """Compare the senders' proxies with the receivers' own: in [-1, 1], float64 [E]."""
         found = self._compared(round, links)
         return nearness(found.distances, links) if self.by_distance else found.cosines
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KeptStates:
-    """What the optimizers of a cohort's models of one row set remember.
+    """Hold the states of the optimizers of a cohort's models of one row set.
 
     Args:
         memory: the names of row sets and numbers.
