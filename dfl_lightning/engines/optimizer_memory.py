@@ -1,4 +1,4 @@
-"""What optimizers remember from step to step, and under which names the bank keeps it from round to round."""
+"""Name the states of optimizers that the bank keeps from round to round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTED = "started"
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """Where the bank keeps the state of every client's optimizers.
+    """Hold the names under which the bank keeps the state of every client's optimizers.
 
     Torch's optimizers have a state for each parameter, made at the parameter's first step. Tensors of the parameter's
     shape become row sets, a row a client. Single numbers, such as Adam's count of steps, become numbers of the client,

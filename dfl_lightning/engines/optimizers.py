@@ -246,7 +246,7 @@ class ClientOptimizer:
         return fused
 
     def device_of_numbers(self, device: torch.device) -> torch.device:
-        """Where the single numbers of a state lie: on the CPU, unless its kernels must not wait for a GPU.
+        """Return where the single numbers of a state lie: on the CPU, unless its kernels must not wait for a GPU.
 
         Args:
             device: of the parameters.
