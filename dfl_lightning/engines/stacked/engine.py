@@ -155,6 +155,11 @@ class StackedEngine(Engine):
             give_back(self.data.images.device)
 
     @property
+    def threads(self) -> int:
+        """Number of cohorts that train at once: one when steps are recorded, since all cohorts share their memory."""
+        return 1 if self.recordings is not None else super().threads
+
+    @property
     def cohort_bytes(self) -> int:
         """Models, gradients, optimizer state and activations of a cohort in each thread."""
         if self.budget is not None:

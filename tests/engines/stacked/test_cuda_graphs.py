@@ -10,6 +10,7 @@ import torch
 from game.networks import weighed
 from networks import Idle
 from tapes import Tape, TapeRecorder
+from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References
@@ -487,3 +488,12 @@ def test_a_step_that_fails_between_two_batches_is_done_again_from_the_first(fede
     with pytest.warns(UserWarning, match="a number is asked for"):
         _, found = rounds(federation, tape_recorder, objective=Interrupted(), **options)
     same(found, rounds(federation, objective=Pull(), **options)[1])
+
+
+def test_cohorts_that_share_recorded_memory_train_one_after_the_other(federation, tape_recorder):
+    f = federation(sizes=SIZES, cohorts=2)
+    with threads(2):
+        assert len(f.engine.cohorts) == f.engine.threads == 2
+        f.engine.all_at_once(tape_recorder)
+        assert len(f.engine.cohorts) == 2
+        assert f.engine.threads == 1
