@@ -19,6 +19,11 @@ ACCELERATOR = os.environ.get("DFL_TEST_ACCELERATOR", "cpu")
 if ACCELERATOR != "gpu":  # the same tests on every machine; torch has one accelerator, CUDA or the pretended one
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+# Several workers share the cores: each computes with one thread, and so does what its tests start, unless the user set
+# the number. Torch reads it once, at its import. Tests that are about threads set their number: tests/helpers/threads.py.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture
 def small_run(tmp_path):
@@ -69,15 +74,9 @@ FORKING = (
 
 
 def pytest_configure(config):
-    """Several workers share the cores: each computes with one thread, and so does what its tests start.
-
-    What the environment says goes first. Tests that are about threads set their number: tests/helpers/threads.py.
-    Examples are the same each time and nothing is kept of them, in a folder that may be somebody else's.
-    """
+    """Draw the same examples each time and keep none of them, since the folder may belong to another user."""
     import hypothesis
 
-    if hasattr(config, "workerinput"):
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
     hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
     hypothesis.settings.load_profile("tests")
 
