@@ -20,7 +20,7 @@ if ACCELERATOR != "gpu":  # the same tests on every machine; torch has one accel
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # Several workers share the cores: each computes with one thread, and so does what its tests start, unless the user set
-# the number. Torch reads it once, at its import. Tests that are about threads set their number: tests/helpers/threads.py.
+# the number. Torch reads it once, at its import. Tests of threads set their number: tests/helpers/threads.py.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
