@@ -9,12 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dfl_lightning import callbacks, data, models, report, tasks
+    from dfl_lightning import callbacks, data, models, tasks
+    from dfl_lightning.bench import report
+    from dfl_lightning.bench.study.reading import read_study
     from dfl_lightning.module import DFLModule
-    from dfl_lightning.report.reading import read_run
     from dfl_lightning.round.callback import RoundCallback
     from dfl_lightning.round.record import Round
-    from dfl_lightning.study.reading import read_study
+    from dfl_lightning.runs.reading import read_run
     from dfl_lightning.trainer import DFLTrainer
     from dfl_lightning.utils.errors import UserError
 

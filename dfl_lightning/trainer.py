@@ -35,6 +35,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.bank.card import gpu_failures, one_sentence
+from dfl_lightning.bench.report.live import LivePage
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.distributed.connection import connected
@@ -42,13 +43,12 @@ from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strateg
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
-from dfl_lightning.report.live import LivePage
-from dfl_lightning.report.progress import RoundProgress
-from dfl_lightning.report.run_folder import RunFolder
-from dfl_lightning.report.traffic import ProcessTraffic
 from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
 from dfl_lightning.round.fits import begin_fit, end_fit
+from dfl_lightning.runs.run_folder import RunFolder
+from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.tasks import Task
+from dfl_lightning.terminal.progress import RoundProgress
 from dfl_lightning.utils.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning

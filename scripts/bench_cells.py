@@ -26,14 +26,14 @@ from pathlib import Path
 from benchmarks.tables import Table
 from benchmarks.timing import Others
 
-from dfl_lightning.study.cell_process import CellProcess
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.environment import environment_of_a_cell
-from dfl_lightning.study.plan import Cell, make_plan
-from dfl_lightning.study.progress import Progress
-from dfl_lightning.study.running import Stops, run_cells
-from dfl_lightning.study.starting import FORK, Starter
-from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.bench.study.cells.cell_process import CellProcess
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.cells.environment import environment_of_a_cell
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import Cell, make_plan
+from dfl_lightning.bench.study.processes.running import Stops, run_cells
+from dfl_lightning.bench.study.processes.starting import FORK, Starter
+from dfl_lightning.bench.study.progress import Progress
 from dfl_lightning.utils.cores import cores
 
 STUDY = """\

@@ -5,7 +5,7 @@
 
 Each setting runs in a fresh process: libraries are loaded and warmed up by a tiny run, then the federation is built and
 runs two rounds. Measured is the growth of the resident set to its peak (VmHWM of /proc); predicted is what
-`dfl_lightning.report.memory_estimate.predicted_memory` says, in four parts: rows, data, work (a cohort in each
+`dfl_lightning.runs.memory_estimate.predicted_memory` says, in four parts: rows, data, work (a cohort in each
 thread) and pairs (matrices over all pairs of clients, quadratic by nature). Needs Linux.
 """
 

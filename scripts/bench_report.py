@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dfl_lightning.report.by_round import Comparisons, Entries, stacked
-from dfl_lightning.report.tables import COLUMNS, as_csv, as_text
+from dfl_lightning.runs.by_round import Comparisons, Entries, stacked
+from dfl_lightning.runs.tables import COLUMNS, as_csv, as_text
 from dfl_lightning.utils.files import write_npz
 
 STEPS = 40

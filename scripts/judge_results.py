@@ -16,12 +16,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
-from dfl_lightning.report.statistics import Overall, over_columns
-from dfl_lightning.study.formats import signed
-from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.received import HEADING
-from dfl_lightning.study.table import (
+from dfl_lightning.bench.stats.common_seeds import Comparable, over_common_seeds
+from dfl_lightning.bench.stats.statistics import Overall, over_columns
+from dfl_lightning.bench.study.tables.formats import signed
+from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.received import HEADING
+from dfl_lightning.bench.study.tables.table import (
     Rival,
     TableCell,
     _no_stars,

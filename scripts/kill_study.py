@@ -150,11 +150,11 @@ def load_study() -> None:
     """Load what forks will use."""
     import torch
 
-    import dfl_lightning.study.command
-    import dfl_lightning.study.running
+    import dfl_lightning.bench.study.command
+    import dfl_lightning.bench.study.processes.running
 
-    assert dfl_lightning.study.command
-    assert dfl_lightning.study.running
+    assert dfl_lightning.bench.study.command
+    assert dfl_lightning.bench.study.processes.running
     load()
     fork_cells()
     torch.set_num_threads(1)  # a fork would wait for the threads that its parent had

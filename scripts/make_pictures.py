@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import vl_convert
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.writing import write_report
 from PIL import Image
 from rich.console import Console
 
 from dfl_lightning import read_run
-from dfl_lightning.report import collaboration_graph, learning_curves
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.verdict import sentences
-from dfl_lightning.report.reading import Run
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report import collaboration_graph, learning_curves
+from dfl_lightning.bench.report.page.sentences.verdict import sentences
+from dfl_lightning.runs.reading import Run
 
 ROOT = Path(__file__).parent.parent
 README, IMAGES = ROOT / "README.md", ROOT / "docs" / "images"

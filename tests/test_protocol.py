@@ -35,8 +35,8 @@ from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol, _all_finite
-from dfl_lightning.report.banner import notes
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.terminal.banner import notes
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
 

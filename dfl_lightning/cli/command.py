@@ -24,6 +24,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.enums import StrEnum
 
 from dfl_lightning.bank.card import out_of_memory
+from dfl_lightning.bench.report.live import LivePage
+from dfl_lightning.bench.report.writing import PAGE, check_report, write_report
 from dfl_lightning.callbacks import Dropout
 from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
 from dfl_lightning.checkpoints.own_code import CODE, code_in
@@ -72,13 +74,11 @@ from dfl_lightning.distributed.launcher import (
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
-from dfl_lightning.report.explain import explain
-from dfl_lightning.report.live import LivePage
-from dfl_lightning.report.observing import only_warns
-from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.progress import RoundProgress
-from dfl_lightning.report.summary import versions
-from dfl_lightning.report.writing import PAGE, check_report, write_report
+from dfl_lightning.runs.summary import versions
+from dfl_lightning.terminal.explain import explain
+from dfl_lightning.terminal.observing import only_warns
+from dfl_lightning.terminal.per_client import per_client_table
+from dfl_lightning.terminal.progress import RoundProgress
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning

@@ -17,7 +17,7 @@ from torch import Tensor
 from dfl_lightning.checkpoints.io import checkpoint_of, run_of
 from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state, state_of_row
 from dfl_lightning.cli.runs import CONFIG
-from dfl_lightning.report.reading import Run
+from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dfl_lightning.bench.report.writing import write_report
 from dfl_lightning.cli.outcome import OneSentenceParser, end
-from dfl_lightning.report.writing import write_report
 from dfl_lightning.utils.memory import size
 
 

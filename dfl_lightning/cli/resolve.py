@@ -17,7 +17,7 @@ from dfl_lightning.cli.command import DFLCLI, find_users_classes, read, users_mi
 from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed.environment import check_environment
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.report.columns import expected_columns
+from dfl_lightning.runs.columns import expected_columns
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused

@@ -22,7 +22,7 @@ import torch
 from benchmarks.rounds import ClusteredImages, quietly
 from dfl_lightning import DFLModule, DFLTrainer, models
 from dfl_lightning.callbacks import AFIND, Uniform
-from dfl_lightning.report.memory_estimate import predicted_memory
+from dfl_lightning.runs.memory_estimate import predicted_memory
 
 STATUS = Path("/proc/self/status")
 

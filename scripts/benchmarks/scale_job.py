@@ -45,8 +45,8 @@ from dfl_lightning.callbacks import (
     SimilarityWeighted,
     Uniform,
 )
-from dfl_lightning.report.memory_estimate import predicted_memory
-from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.runs.memory_estimate import predicted_memory
+from dfl_lightning.runs.tables import read_metrics
 
 HIDDEN = 32
 """Digits through 64-32-10: 2,410 parameters."""

@@ -117,7 +117,7 @@ def fork_cells() -> None:
     """
     import torch
 
-    from dfl_lightning.study import forks, starting
+    from dfl_lightning.bench.study.processes import forks, starting
 
     torch.cuda._is_in_bad_fork = lambda: False
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 PROC = Path("/proc")
 FOLDER = Path(__file__).resolve().parent
-COMMANDS = {"fit": "dfl_lightning.cli.main", "study": "dfl_lightning.study.main"}
+COMMANDS = {"fit": "dfl_lightning.cli.main", "study": "dfl_lightning.bench.study.main"}
 """Where the function is that a shell starts, by the command."""
 PATIENCE = 600.0
 """Seconds after which a run counts as hanging."""

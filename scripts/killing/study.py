@@ -1,6 +1,6 @@
 """`dfl-study` as a file."""
 
-from dfl_lightning.study.main import study
+from dfl_lightning.bench.study.main import study
 
 if __name__ == "__main__":
     study()

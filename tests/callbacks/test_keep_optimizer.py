@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from dfl_lightning.callbacks import Bernoulli, FedeRiCo, FedeRiCoStep, Gossip, SampleWeighted, Uniform
 from dfl_lightning.objectives import APFL, DisPFL, Ditto, FedRep, Plain
-from dfl_lightning.report.memory_estimate import predicted_memory
+from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.utils.errors import UserError
 from tests.helpers.orders import drawn_order
 

@@ -13,8 +13,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.loop import RunStopped
-from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.cpu_bits
 

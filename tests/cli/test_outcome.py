@@ -2,9 +2,9 @@
 
 import pytest
 
+from dfl_lightning.bench.study import command as study
 from dfl_lightning.cli import export_command, report
 from dfl_lightning.cli.outcome import end
-from dfl_lightning.study import command as study
 from dfl_lightning.utils.errors import UserError
 
 COMMANDS = {"dfl-export": export_command.main, "dfl-report": report.main, "dfl-study": study.main}

@@ -7,7 +7,7 @@ from dfl_lightning import build
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.resolve import Common, resolve, set_up
 from dfl_lightning.data import Digits
-from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData, UserError
 from dfl_lightning.utils.shipped_files import shipped
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks
 from dfl_lightning.data import IID, ByWriter, Dirichlet, FlippedLabels, Vectors
-from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from dfl_lightning.report.statistics import least_replications, pairs_among
-from dfl_lightning.study.command import make_parser
-from dfl_lightning.study.measure import ACCURACIES, Measure
-from dfl_lightning.study.received import HEADING
-from dfl_lightning.study.study_file import KIND
+from dfl_lightning.bench.stats.statistics import least_replications, pairs_among
+from dfl_lightning.bench.study.command import make_parser
+from dfl_lightning.bench.study.file.study_file import KIND
+from dfl_lightning.bench.study.tables.measure import ACCURACIES, Measure
+from dfl_lightning.bench.study.tables.received import HEADING
 from dfl_lightning.utils.shipped_files import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -13,7 +13,7 @@ from sklearn.metrics import mean_pinball_loss
 
 from dfl_lightning import data, models, tasks
 from dfl_lightning.cli.command import run
-from dfl_lightning.report.reading import read_run
+from dfl_lightning.runs.reading import read_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

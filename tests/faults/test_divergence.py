@@ -9,12 +9,12 @@ from game.parts import Network, Toy
 from game.play import Case, Game
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning.bench.report import over_seeds
 from dfl_lightning.module import DFLModule
-from dfl_lightning.report import over_seeds
-from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.reading import read_run
-from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.runs.reading import read_run
+from dfl_lightning.runs.summary import final_table
+from dfl_lightning.terminal.per_client import per_client_table
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 from threads import threads
 
+from dfl_lightning.bench.study.processes import starting
 from dfl_lightning.cli import command as cli
-from dfl_lightning.study import starting
 
 
 class CellHere:
     """What a study needs of `subprocess.Popen`: the cell's run in this process, over when it has been made."""
 
     def __init__(self, command, *, stdout, env, **_):
-        assert command[:3] == [sys.executable, "-m", "dfl_lightning.study.child"]
+        assert command[:3] == [sys.executable, "-m", "dfl_lightning.bench.study.processes.child"]
         said = io.TextIOWrapper(stdout, encoding="utf-8", write_through=True)
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             for name in env.keys() - os.environ.keys():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from killing.starts import leave, print_into
 
-from dfl_lightning.study.fork_server import PRELOADED
+from dfl_lightning.bench.study.processes.fork_server import PRELOADED
 
 
 def context():

@@ -16,7 +16,7 @@ import forked
 
 PROGRAMS = {
     **{f"dfl-{name}": f"dfl_lightning.cli.main:{name}" for name in ("fit", "test", "validate", "export", "report")},
-    "dfl-study": "dfl_lightning.study.main:study",
+    "dfl-study": "dfl_lightning.bench.study.main:study",
     "python": f"{__file__}:run_python",
 }
 """The function that a shell would start, by the first word of a command."""

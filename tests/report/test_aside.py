@@ -8,13 +8,14 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 import vl_convert
+from dfl_lightning.bench.report.comparable import for_charts
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+from dfl_lightning.bench.report.page.pictures import rows_of
+from dfl_lightning.bench.report.page.sections import figures
 
-from dfl_lightning import read_run, report
-from dfl_lightning.report.comparable import for_charts
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.assemble import page
-from dfl_lightning.report.page.pictures import rows_of
-from dfl_lightning.report.page.sections import figures
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
 
 CHARTS = [
     report.learning_curves,

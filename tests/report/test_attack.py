@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from dfl_lightning.bench.report.attack import attack_of, under_attack
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.over_seeds import last_score, worst_tenth
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import read_run
 from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.data.partitions import IID, FlippedLabels
-from dfl_lightning.report.attack import attack_of, under_attack
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.over_seeds import last_score, worst_tenth
-from dfl_lightning.report.summary import final_table
+from dfl_lightning.runs.summary import final_table
 
 
 @pytest.fixture(scope="module", params=["messages", "colluding", "labels", "both"])
@@ -54,7 +54,7 @@ def test_every_mean_is_over_honest_clients(attacked):
 
 def test_a_page_reads_the_same_means_and_names_the_attack(attacked):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report.page.assemble import page
+    from dfl_lightning.bench.report.page.assemble import page
 
     run, who, by = attacked
     folder = read_run(run.folder)
@@ -92,7 +92,7 @@ def test_where_no_client_is_honest_means_are_over_all(small_run):
 
 
 def test_a_loss_of_an_adversary_that_is_not_finite_leaves_the_mean():
-    from dfl_lightning.report.summary import _of_score
+    from dfl_lightning.runs.summary import _of_score
     from dfl_lightning.utils.score import Score
 
     clients = {

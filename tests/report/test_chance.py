@@ -5,9 +5,15 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.methods import as_methods
-from dfl_lightning.report.page.chance import about_losers, about_test_samples, deviation_by_chance, losers_by_chance
-from dfl_lightning.report.reading import read_run
+from dfl_lightning.bench.report.methods import as_methods
+
+from dfl_lightning.bench.report.page.sentences.chance import (
+    about_losers,
+    about_test_samples,
+    deviation_by_chance,
+    losers_by_chance,
+)
+from dfl_lightning.runs.reading import read_run
 
 
 def test_the_deviation_by_chance_is_that_of_drawn_samples():

@@ -5,11 +5,12 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.chance_level import chance_level
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+
 from dfl_lightning import read_run
-from dfl_lightning.report.chance_level import chance_level
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.assemble import page
-from dfl_lightning.report.page.said import about_chance, about_conditions, qualified
+from dfl_lightning.bench.report.page.sentences.said import about_chance, about_conditions, qualified
 
 COUNTS = [[80, 20, 0], [10, 30, 60]]
 """Test samples of three classes of two clients: of the mean shares, 45, 25 and 30 %, the first is the largest."""

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 import vl_convert
+from dfl_lightning.bench.report.charts.line_ends import end_labels, short_names, spread_out
+from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.pictures import linked_figures, rows_of
+from dfl_lightning.bench.report.page.sections import figures
 
-from dfl_lightning import UserError, read_run, report
-from dfl_lightning.report.charts.line_ends import end_labels, short_names, spread_out
-from dfl_lightning.report.charts.theme import LIGHT
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.pictures import linked_figures, rows_of
-from dfl_lightning.report.page.sections import figures
+from dfl_lightning import UserError, read_run
+from dfl_lightning.bench import report
 
 
 def named(name, **more):

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.network import nodes
+from dfl_lightning.bench.report.writing import write_report
 from PIL import Image
 
 from dfl_lightning import read_run
-from dfl_lightning.report.charts.theme import DARK, LIGHT
-from dfl_lightning.report.network import nodes
-from dfl_lightning.report.writing import write_report
 
 ROUNDS, CLIENTS = 6, 8
 CLUSTERS = np.array([0, 0, 0, 1, 1, 1, 2, 2])
@@ -338,7 +338,7 @@ def test_under_a_server_its_share_of_the_mixed_models_is_said_and_no_neighbours(
 def test_a_run_of_so_many_links_that_there_is_no_graph_has_its_clients_too(
     tmp_path, make_run, make_links, open_page, monkeypatch
 ):
-    monkeypatch.setattr("dfl_lightning.report.page.rounds.MOST_LINKS", 10)
+    monkeypatch.setattr("dfl_lightning.bench.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])
     seen = open_page(write_report([run]))

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report import page
-from dfl_lightning.report.page.compact import compact
+from dfl_lightning.bench.report.page.compact import compact
+
+from dfl_lightning.bench.report import page
 
 SCRIPT = Path(page.__file__).with_name("expand.js")
 

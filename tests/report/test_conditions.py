@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from dfl_lightning.report.conditions import in_words, unequal_conditions
+from dfl_lightning.bench.report.settings.conditions import in_words, unequal_conditions
 
 BASE = {
     "seed_everything": 0,

@@ -10,13 +10,14 @@ import yaml
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 import vl_convert
+from dfl_lightning.bench.report.charts.over_run import over_run, within_clusters
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.pictures import rows_of
+from dfl_lightning.bench.report.writing import write_page, write_report
 
-from dfl_lightning import UserError, read_run, report
-from dfl_lightning.report.charts.over_run import over_run, within_clusters
-from dfl_lightning.report.differences import differences
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.pictures import rows_of
-from dfl_lightning.report.writing import write_page, write_report
+from dfl_lightning import UserError, read_run
+from dfl_lightning.bench import report
+from dfl_lightning.bench.report.settings.differences import differences
 
 AFIND = {"class_path": "x.AFIND", "init_args": {"nu": 0.2, "k": 5, "layer": None}}
 DATA = {

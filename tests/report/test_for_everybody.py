@@ -5,9 +5,11 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning import read_run, report
-from dfl_lightning.report.page.pictures import rows_of
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.page.pictures import rows_of
+from dfl_lightning.bench.report.writing import write_report
+
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
 
 ROUNDS = 4
 

@@ -6,10 +6,12 @@ from scipy import stats
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning import read_run, report
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.verdict import sentences
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.writing import write_report
+
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
+from dfl_lightning.bench.report.page.sentences.verdict import sentences
 from dfl_lightning.utils.errors import UserError
 
 CLIENTS = 4
@@ -141,7 +143,7 @@ def test_an_interval_ends_where_the_score_does(runs, accuracies, ends):
 
 
 def test_a_dot_of_gains_stands_at_the_mean_of_its_clients():
-    from dfl_lightning.report.charts.clients import _piles
+    from dfl_lightning.bench.report.charts.clients import _piles
 
     rows = [{"method": "A", "seed": 0, "client": c, "gain": gain} for c, gain in enumerate((-22.2, 3.4, 2.6))]
     assert _piles(rows, 1.0) == [

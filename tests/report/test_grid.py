@@ -1,8 +1,7 @@
 """Figures stand in rows without holes."""
 
 import pytest
-
-from dfl_lightning.report.page.grid import columns, in_fours
+from dfl_lightning.bench.report.page.grid import columns, in_fours
 
 SPANS = {"w12": 12, "w6": 6, "w4": 4, "w12 lone": 12}
 

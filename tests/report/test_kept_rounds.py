@@ -10,11 +10,11 @@ from matrices import seen_as_matrices
 from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints.io import rounds_in
 from dfl_lightning.cli.command import run as command
-from dfl_lightning.report import by_round
-from dfl_lightning.report.by_round import Comparisons
-from dfl_lightning.report.reading import read_run
-from dfl_lightning.report.tables import read_npz
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.runs import by_round
+from dfl_lightning.runs.by_round import Comparisons
+from dfl_lightning.runs.reading import read_run
+from dfl_lightning.runs.tables import read_npz
 
 
 class Witness(RoundCallback):
@@ -98,7 +98,7 @@ def test_a_substitution_says_how_alike_it_finds_the_clients(small_run):
 def test_comparisons_can_be_left_out_and_are_above_a_number_of_clients(small_run, monkeypatch, tmp_path):
     run = small_run(2, keep_comparisons=False).fit()
     assert read_run(run.folder).comparisons == {}
-    monkeypatch.setattr("dfl_lightning.report.run_folder.MOST_CLIENTS", 5)
+    monkeypatch.setattr("dfl_lightning.runs.run_folder.MOST_CLIENTS", 5)
     assert read_run(small_run(2, root=tmp_path / "large").fit().folder).comparisons == {}
 
 

@@ -5,9 +5,10 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+
 from dfl_lightning import read_run
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.assemble import page
 
 
 def test_title_and_lead_are_of_the_largest_comparison(tmp_path, make_run):

@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.live import LivePage
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+from dfl_lightning.bench.report.writing import write_methods, write_report
+
 from dfl_lightning import read_run
+from dfl_lightning.bench.report import live
 from dfl_lightning.cli.command import run as command
-from dfl_lightning.report import live
-from dfl_lightning.report.live import LivePage
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.assemble import page
-from dfl_lightning.report.writing import write_methods, write_report
 from dfl_lightning.round.callback import RoundCallback
 
 DATA = "Digits, RotatedClusters{0,90}, 6 clients"

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from dfl_lightning.bench.report.charts.colours import colour_places, dash_at
+from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.comparable import best_first
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.over_seeds import over_seeds, paired, thinned
 from scipy import stats
 
-from dfl_lightning.report.charts.colours import colour_places, dash_at
-from dfl_lightning.report.charts.theme import LIGHT
-from dfl_lightning.report.comparable import best_first
-from dfl_lightning.report.differences import differences
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.over_seeds import over_seeds, paired, thinned
-from dfl_lightning.report.page.verdict import lines, sentences
-from dfl_lightning.report.reading import read_run
-from dfl_lightning.report.statistics import paired_interval
+from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences
+from dfl_lightning.bench.report.settings.differences import differences
+from dfl_lightning.bench.stats.statistics import paired_interval
+from dfl_lightning.runs.reading import read_run
 
 AFIND = {
     "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.2}},
@@ -162,7 +162,7 @@ def test_the_lead_is_read_at_a_glance(tmp_path, make_run):
     ]
     assert long.count("95 % interval") == 3
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report.page.assemble import page
+    from dfl_lightning.bench.report.page.assemble import page
 
     text = page(methods)
     assert "interval" not in text.partition("<p class='lead'>")[2].partition("</p>")[0]
@@ -198,8 +198,8 @@ def test_curves_end_at_the_means_of_the_table_where_runs_end_early(tmp_path, mak
     assert curve["mean"] == pytest.approx([0.4, 0.5, 0.55, 0.6])
     assert curve["mean"][-1] == pytest.approx(lines(methods)[0].score.mean)
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report.page.pictures import rows_of
-    from dfl_lightning.report.page.sections import figures
+    from dfl_lightning.bench.report.page.pictures import rows_of
+    from dfl_lightning.bench.report.page.sections import figures
 
     drawn = {figure.name: figure for figure in figures(methods)}
     ended = " A run that ends before others of its method counts with its last number then."
@@ -267,7 +267,7 @@ def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_se
     (line,) = [line for line in lines(find_methods([*broken, *runs])) if line.method.name == "Broken"]
     assert (line.to_best, line.is_best) == (None, False)
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report.page.sections import figures
+    from dfl_lightning.bench.report.page.sections import figures
 
     for with_broken in (True, False):
         (drawn,) = (f for f in figures(find_methods([*broken * with_broken, *runs])) if f.name == "clients")

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from dfl_lightning.bench.report.methods import find_methods
 from scipy import stats
 
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.multiple import judged_among, least_seeds, p_of, simultaneous
-from dfl_lightning.report.page.verdict import sentences
-from dfl_lightning.report.reading import read_run
-from dfl_lightning.report.statistics import SIGNIFICANT, adjusted, paired_interval
+from dfl_lightning.bench.report.page.sentences.verdict import sentences
+from dfl_lightning.bench.stats.multiple import judged_among, least_seeds, p_of, simultaneous
+from dfl_lightning.bench.stats.statistics import SIGNIFICANT, adjusted, paired_interval
+from dfl_lightning.runs.reading import read_run
 
 METHODS, SEEDS = (2, 3, 6, 10, 30), (3, 5, 10)
 

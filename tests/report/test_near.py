@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.charts.theme import DARK
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.charts.theme import DARK
+from dfl_lightning.bench.report.writing import write_report
 
 DRAWN = "[...document.querySelectorAll('.chart:has(svg)')].map((chart) => chart.id)"
 FAR = """[...document.querySelectorAll('[data-chart]')].filter((chart) => {

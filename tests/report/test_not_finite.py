@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+from dfl_lightning.bench.report.page.sections import figures
+
 from dfl_lightning import read_run
-from dfl_lightning.report import charts
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.assemble import page
-from dfl_lightning.report.page.sections import figures
-from dfl_lightning.report.summary import final_table
-from dfl_lightning.study.measure import Measure
+from dfl_lightning.bench.report import charts
+from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.runs.summary import final_table
 from dfl_lightning.utils.score import Score
 
 TASK = {"name": "NextToken", "score": "perplexity", "higher_is_better": False, "percent": False}
@@ -97,7 +98,7 @@ def test_a_study_tells_not_finite_from_no_number(make, values, broken):
 
 
 def test_the_summary_names_clients_with_an_infinite_score():
-    from dfl_lightning.report.summary import _of_score
+    from dfl_lightning.runs.summary import _of_score
 
     clients = {
         "rounds": np.array([0, 1]),

@@ -7,12 +7,14 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.live import LivePage
+
+from dfl_lightning.bench.report import live
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.cli.command import run as command
 from dfl_lightning.loop import RunStopped
-from dfl_lightning.report import live, progress
-from dfl_lightning.report.live import LivePage
-from dfl_lightning.report.observing import only_warns
+from dfl_lightning.terminal import progress
+from dfl_lightning.terminal.observing import only_warns
 
 
 def fail(*args, **options):

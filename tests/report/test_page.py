@@ -12,15 +12,16 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.network import MOST_ROUNDS, nodes
+from dfl_lightning.bench.report.page.tables import commands_table
+from dfl_lightning.bench.report.rendering import rendered
+from dfl_lightning.bench.report.writing import write_report
 from PIL import Image
 
-from dfl_lightning import read_run, report
-from dfl_lightning.report.charts.theme import LIGHT
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.network import MOST_ROUNDS, nodes
-from dfl_lightning.report.page.tables import commands_table
-from dfl_lightning.report.rendering import rendered
-from dfl_lightning.report.writing import write_report
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
 ROUNDS, CLIENTS = 7, 8
@@ -516,7 +517,7 @@ def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page)
 
 @pytest.mark.slow
 def test_with_many_links_the_matrix_stands_alone(tmp_path, make_run, make_links, open_page, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.report.page.rounds.MOST_LINKS", 10)
+    monkeypatch.setattr("dfl_lightning.bench.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])
     seen = open_page(write_report([run]))
@@ -599,9 +600,10 @@ def test_one_seed_gives_no_spread_and_no_verdict_on_differences(tmp_path, make_r
 def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
     links = [(r, i, (i + 1) % 5, 0.5, True, False) for r in range(200) for i in range(5)]
     run = make_run(tmp_path / "run", np.full((200, 5), 0.5), links)
-    from dfl_lightning.report.methods import find_methods
-    from dfl_lightning.report.page.rounds import run_entry
-    from dfl_lightning.report.reading import read_run
+    from dfl_lightning.bench.report.methods import find_methods
+    from dfl_lightning.bench.report.page.rounds import run_entry
+
+    from dfl_lightning.runs.reading import read_run
 
     (method,) = find_methods([read_run(run)])
     entry = run_entry(method, method.runs[0])
@@ -612,11 +614,12 @@ def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
 
 @pytest.mark.slow
 def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_out(tmp_path, make_run, make_links):
-    from dfl_lightning.report.methods import find_methods
-    from dfl_lightning.report.page.limits import MOST_METHODS, left_out, with_graphs
-    from dfl_lightning.report.page.pictures import linked_figures
-    from dfl_lightning.report.page.sections import figures
-    from dfl_lightning.report.reading import read_run
+    from dfl_lightning.bench.report.methods import find_methods
+    from dfl_lightning.bench.report.page.pictures import linked_figures
+    from dfl_lightning.bench.report.page.sections import figures
+
+    from dfl_lightning.bench.report.page.sentences.limits import MOST_METHODS, left_out, with_graphs
+    from dfl_lightning.runs.reading import read_run
 
     rng, runs, names = np.random.default_rng(0), [], []
     for number in range(MOST_METHODS + 2):

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.charts.theme import DARK, LIGHT
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.writing import write_report
 
 SEEN = """() => ({
   widths: [...document.querySelectorAll("figure .chart svg")].map((svg) =>

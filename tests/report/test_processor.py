@@ -5,7 +5,7 @@ import platform
 
 import torch
 
-from dfl_lightning.report.processor import in_words, processor
+from dfl_lightning.runs.processor import in_words, processor
 
 ONE = {"machine": "x86_64", "capability": "AVX2", "kernels": ["MKL"], "threads": 1}
 

@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning import read_run, report
-from dfl_lightning.report.charts.axes import whole_ticks
-from dfl_lightning.report.charts.theme import LIGHT
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.charts.axes import whole_ticks
+from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.writing import write_report
+
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
 
 ROUNDS, ORDER, LEVELS = 3, ["second", "third", "best"], [0.8, 0.7, 0.9]
 OWN, STRONG, WEAK = 0.7, 0.2, 0.1

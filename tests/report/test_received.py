@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.tables import verdict_table
+
 from dfl_lightning import read_run
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.tables import verdict_table
-from dfl_lightning.report.page.verdict import lines
+from dfl_lightning.bench.report.page.sentences.verdict import lines
 
 MODELS = {"AFIND+": [[20, 10, 12], [16, 10, 10]], "Gossip": [[5, 5, 5]]}
 

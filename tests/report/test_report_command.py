@@ -10,14 +10,15 @@ from PIL import Image
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.paper import figure_bytes, is_installed, read_paper
+from dfl_lightning.bench.report.page.pictures import linked_figures
+from dfl_lightning.bench.report.page.sections import figures
+
 from dfl_lightning import read_run
+from dfl_lightning.bench.report import writing as module
 from dfl_lightning.cli.command import run as command
 from dfl_lightning.cli.report import main
-from dfl_lightning.report import writing as module
-from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.paper import figure_bytes, is_installed, read_paper
-from dfl_lightning.report.page.pictures import linked_figures
-from dfl_lightning.report.page.sections import figures
 
 
 def test_the_page_goes_into_the_run_or_where_it_is_asked_for(tmp_path, make_run, capsys):

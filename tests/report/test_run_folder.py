@@ -21,8 +21,8 @@ from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints.io import rounds_in
 from dfl_lightning.loop import RunStopped
-from dfl_lightning.report import tables
-from dfl_lightning.report.tables import COLUMNS
+from dfl_lightning.runs import tables
+from dfl_lightning.runs.tables import COLUMNS
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import read_npz
 from dfl_lightning.utils.locks import FolderLock
@@ -188,7 +188,7 @@ def test_arrays_are_written_without_checkpoints_too(small_run):
 
 
 def test_a_name_that_exists_is_never_used_again(small_run, monkeypatch):
-    from dfl_lightning.report import run_folder
+    from dfl_lightning.runs import run_folder
 
     monkeypatch.setattr(run_folder.time, "strftime", lambda _: "now")
     runs = [small_run(1).fit().folder for _ in range(3)]
@@ -512,7 +512,7 @@ def test_a_folder_without_locks_is_a_note(small_run, monkeypatch, capsys):
 
 def unwritable(monkeypatch, name):
     """Opening a file of this name for writing fails, as on a full disk."""
-    from dfl_lightning.report import run_folder
+    from dfl_lightning.runs import run_folder
 
     real = open
 
@@ -531,7 +531,7 @@ def test_a_place_where_no_folder_can_be_made_is_one_sentence_before_training(sma
 
 
 def test_a_full_disk_at_the_start_is_one_sentence_before_training(small_run, monkeypatch):
-    from dfl_lightning.report import run_folder
+    from dfl_lightning.runs import run_folder
 
     def full(path, write):
         raise OSError(28, "No space left on device")

@@ -11,9 +11,9 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import read_run
-from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.summary import final_table
-from dfl_lightning.report.tables import COLUMNS, columns_of
+from dfl_lightning.runs.summary import final_table
+from dfl_lightning.runs.tables import COLUMNS, columns_of
+from dfl_lightning.terminal.per_client import per_client_table
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 
@@ -64,7 +64,7 @@ def test_the_terminal_has_its_name_and_no_share_of_one(run, capsys):
     assert f"test RMSE {mean:.2f})" in repr(run.trainer.run)
     worst = read_run(run.folder).clients["test_rmse"][-1].max()
     assert per_client_table(run.module)[-1] == f"worst 10 % of clients, test RMSE: {worst:.4f}"
-    from dfl_lightning.report.progress import RoundProgress
+    from dfl_lightning.terminal.progress import RoundProgress
 
     bar = RoundProgress()
     bar._first = 3
@@ -120,10 +120,11 @@ def rows_of(chart):
 
 def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report.methods import find_methods
-    from dfl_lightning.report.page.sections import figures
-    from dfl_lightning.report.page.tables import verdict_table
-    from dfl_lightning.report.page.verdict import lines, sentences
+    from dfl_lightning.bench.report.methods import find_methods
+    from dfl_lightning.bench.report.page.sections import figures
+    from dfl_lightning.bench.report.page.tables import verdict_table
+
+    from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences
 
     rng, found = np.random.default_rng(0), []
     for name, level, bytes_ in (("A", 3.0, 1e6), ("Local", 5.0, 0.0), ("B", 4.0, 1e6)):
@@ -158,7 +159,7 @@ def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
 
 
 def test_a_run_that_lasts_says_its_score_by_its_columns_and_two_scores_are_two_tasks(tmp_path, make_run):
-    from dfl_lightning.report.methods import find_methods
+    from dfl_lightning.bench.report.methods import find_methods
 
     lasts = read_run(regression(make_run, tmp_path / "now", np.ones((2, 4)), running=True))
     assert (lasts.score.name, lasts.score.higher_is_better, lasts.score.percent) == ("rmse", False, False)
@@ -172,7 +173,7 @@ def test_bands_whose_first_rounds_are_cut_off_fill_their_chart(tmp_path, make_ru
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     import vl_convert
 
-    from dfl_lightning import report
+    from dfl_lightning.bench import report
 
     errors = np.linspace(1, 2, 40)[:, None] + np.linspace(0, 1, 10)
     errors[0] = 500.0

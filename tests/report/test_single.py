@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.charts import base
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.charts import base
+from dfl_lightning.bench.report.writing import write_report
 
 METHODS, WITHOUT_LABEL = 18, "method 1"
 """More than there is room for labels, and one of those without."""

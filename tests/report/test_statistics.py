@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dfl_lightning.report import statistics as ours
+from dfl_lightning.bench.stats import statistics as ours
 
 
 def test_the_interval_of_a_paired_difference_is_that_of_a_paired_t_test():

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.objectives import FedRep
-from dfl_lightning.report import progress
-from dfl_lightning.report.banner import banner
-from dfl_lightning.report.explain import explain
-from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.summary import describe_engine, final_table
+from dfl_lightning.runs.summary import describe_engine, final_table
+from dfl_lightning.terminal import progress
+from dfl_lightning.terminal.banner import banner
+from dfl_lightning.terminal.explain import explain
+from dfl_lightning.terminal.per_client import per_client_table
 from dfl_lightning.utils.memory import size
 
 

@@ -16,8 +16,8 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.cli.arguments import value_of
 from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
-from dfl_lightning.report.banner import notes
-from dfl_lightning.report.frozen_parameters import frozen_remark, shared_without
+from dfl_lightning.terminal.banner import notes
+from dfl_lightning.terminal.frozen_parameters import frozen_remark, shared_without
 
 
 @pytest.fixture

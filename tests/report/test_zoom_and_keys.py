@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.bench.report.writing import write_report
 
 ROUNDS, CLIENTS = 11, 4
 

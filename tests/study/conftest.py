@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
-from dfl_lightning.study import resolve
-from dfl_lightning.study.plan import CONFIG, make_plan
-from dfl_lightning.study.resolve import config_text
-from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.bench.study.cells import resolve
+from dfl_lightning.bench.study.cells.resolve import config_text
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import CONFIG, make_plan
 
 SMALL = """\
 # Four small cells

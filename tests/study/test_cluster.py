@@ -12,13 +12,13 @@ import pytest
 from forked import Forked
 from killing.cells import fork_cells
 
-import dfl_lightning.study
-from dfl_lightning.study.cell_process import MOST_STARTS
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.slurm_words import split_options
-from dfl_lightning.study.study_file import read_study_file
+import dfl_lightning.bench.study
+from dfl_lightning.bench.study.cells.cell_process import MOST_STARTS
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.processes.slurm_words import split_options
 from dfl_lightning.utils.locks import FolderLock
 
 submitit = pytest.importorskip("submitit")
@@ -98,7 +98,7 @@ def until(true, seconds=300):
 
 def started(*words):
     """The command in a process of its own, whose jobs outlive it; what it prints."""
-    code = "import sys; from dfl_lightning.study.main import study; sys.argv[0] = 'dfl-study'; study()"
+    code = "import sys; from dfl_lightning.bench.study.main import study; sys.argv[0] = 'dfl-study'; study()"
     with open("said.txt", "w") as said:
         subprocess.run([sys.executable, "-c", code, *words], stdout=said, stderr=said, check=True)
     return Path("said.txt").read_text()
@@ -208,8 +208,8 @@ def test_elsewhere_than_on_a_cluster_it_says_so(one_cell, capsys, monkeypatch, t
 def test_without_submitit_a_sentence_says_what_to_install(one_cell, monkeypatch, capsys):
     one_cell(1)
     monkeypatch.setitem(sys.modules, "submitit", None)
-    monkeypatch.delitem(sys.modules, "dfl_lightning.study.cluster", raising=False)
-    monkeypatch.delattr(dfl_lightning.study, "cluster", raising=False)
+    monkeypatch.delitem(sys.modules, "dfl_lightning.bench.study.processes.cluster", raising=False)
+    monkeypatch.delattr(dfl_lightning.bench.study, "cluster", raising=False)
     assert main(["run", "small.yaml", *SLURM]) == 2
     assert "pip install 'dfl_lightning[cluster]'" in capsys.readouterr().err
 
@@ -272,7 +272,7 @@ def test_a_cell_that_fails_says_so_and_its_job_fails(study_of, cluster, job_of, 
 
 
 def test_time_limits_without_a_further_round_end_in_a_sentence(one_cell, pretend):
-    from dfl_lightning.study.cluster import CellJob
+    from dfl_lightning.bench.study.processes.cluster import CellJob
 
     cell = one_cell(400)()
     cell.folder.mkdir(parents=True)

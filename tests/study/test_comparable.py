@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dfl_lightning.report.common_seeds import over_common_seeds
+from dfl_lightning.bench.stats.common_seeds import over_common_seeds
 
 
 def cells_of_the_best_choice(values):

@@ -5,15 +5,15 @@ import subprocess
 import numpy as np
 import pytest
 
+from dfl_lightning.bench.study.cells import checking, estimate
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.cells.disk import Space, free_in, give_back, space_of
+from dfl_lightning.bench.study.cells.estimate import Timing, time_cell
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.processes.starting import Starter
 from dfl_lightning.cli.resolve import Outline
-from dfl_lightning.study import checking, estimate
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.command import main
-from dfl_lightning.study.disk import Space, free_in, give_back, space_of
-from dfl_lightning.study.estimate import Timing, time_cell
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.starting import Starter
-from dfl_lightning.study.study_file import read_study_file
 
 MB = 10**6
 
@@ -66,7 +66,7 @@ def test_of_a_cell_that_is_not_finished_nothing_is_removed(planned, pretend, in_
 
 
 def test_a_command_that_goes_on_says_the_option_again(planned, study_of, pretend, capsys, monkeypatch):
-    from dfl_lightning.study import running
+    from dfl_lightning.bench.study.processes import running
 
     study_of()
     monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))

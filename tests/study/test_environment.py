@@ -2,8 +2,8 @@
 
 import pytest
 
-from dfl_lightning.study import environment
-from dfl_lightning.study.environment import environment_of_a_cell, threads_of_a_cell
+from dfl_lightning.bench.study.cells import environment
+from dfl_lightning.bench.study.cells.environment import environment_of_a_cell, threads_of_a_cell
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
+from dfl_lightning.bench.study.cells import checking, estimate
+from dfl_lightning.bench.study.cells.cell_state import state_of, write_failure
+from dfl_lightning.bench.study.cells.estimate import Timing
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.progress import Progress, Rates
 from dfl_lightning.cli.resolve import Outline
-from dfl_lightning.study import checking, estimate
-from dfl_lightning.study.cell_state import state_of, write_failure
-from dfl_lightning.study.command import main
-from dfl_lightning.study.estimate import Timing
-from dfl_lightning.study.progress import Progress, Rates
 
 ROWS = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3}}
 

@@ -8,12 +8,12 @@ from statistics import mean, stdev
 import pytest
 
 from dfl_lightning import UserError
-from dfl_lightning.study import formats
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.grid import grid
-from dfl_lightning.study.plan import add_seeds
-from dfl_lightning.study.study_file import read_study_file
-from dfl_lightning.study.table import make_table
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import add_seeds
+from dfl_lightning.bench.study.tables import formats
+from dfl_lightning.bench.study.tables.grid import grid
+from dfl_lightning.bench.study.tables.table import make_table
 
 WHY = "the clock of the machine was reset"
 LOCAL = {"row": "Local", "why": WHY}

@@ -16,15 +16,15 @@ from forked import Forked
 from killing.cells import cells_of, fork_cells, is_alive, server_of
 from killing.results import differences, result
 
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.cells.environment import environment_of_a_cell
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.main import study
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.processes import fork_end, forks, starting
+from dfl_lightning.bench.study.processes.forks import ForkedCell, ForkServer
+from dfl_lightning.bench.study.processes.starting import FORK, Starter, start_python
 from dfl_lightning.cli.ending import ENDING, read_ending
-from dfl_lightning.study import fork_end, forks, starting
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.environment import environment_of_a_cell
-from dfl_lightning.study.forks import ForkedCell, ForkServer
-from dfl_lightning.study.main import study
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.starting import FORK, Starter, start_python
-from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.locks import FolderLock, is_locked
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cells are forked on Linux only")
@@ -288,14 +288,14 @@ def test_a_fork_that_its_server_could_not_tell_of_does_nothing(tmp_path):
 
 
 def never_told():
-    from dfl_lightning.study.fork_server import Work, become_cell
+    from dfl_lightning.bench.study.processes.fork_server import Work, become_cell
 
     theirs, ours = os.pipe()
     log = os.open("log.txt", os.O_WRONLY | os.O_CREAT)
     pid = os.fork()
     if pid == 0:
         os.close(ours)
-        become_cell(Work("dfl_lightning.study.child", ["--help"], {}, [], [theirs, log]), b"printed")
+        become_cell(Work("dfl_lightning.bench.study.processes.child", ["--help"], {}, [], [theirs, log]), b"printed")
     os.close(ours)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
@@ -342,7 +342,7 @@ def test_what_an_import_has_started_is_no_part_of_a_fork(tmp_path):
 def with_a_thread():
     import threading
 
-    from dfl_lightning.study.fork_server import obstacle
+    from dfl_lightning.bench.study.processes.fork_server import obstacle
 
     print(obstacle())
     threading.Thread(target=time.sleep, args=(600,), name="left behind", daemon=True).start()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import KIND, MISSING
 from dfl_lightning.data.vision import TorchvisionData
-from dfl_lightning.study.command import main
-from dfl_lightning.study.study_file import KIND, MISSING
 from dfl_lightning.utils.shipped_files import shipped
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from dfl_lightning import UserError
-from dfl_lightning.report.common_seeds import over_common_seeds
-from dfl_lightning.report.statistics import over_columns
-from dfl_lightning.study import command, formats
-from dfl_lightning.study.measure import Measure, measure_of, read_measure
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.study_file import read_study_file
-from dfl_lightning.study.table import make_table
-from dfl_lightning.study.validation_settings import said_by
+from dfl_lightning.bench.stats.common_seeds import over_common_seeds
+from dfl_lightning.bench.stats.statistics import over_columns
+from dfl_lightning.bench.study import command
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.file.validation_settings import said_by
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.tables import formats
+from dfl_lightning.bench.study.tables.measure import Measure, measure_of, read_measure
+from dfl_lightning.bench.study.tables.table import make_table
 from dfl_lightning.utils.score import Score
 
 RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"
@@ -75,7 +76,7 @@ def test_each_column_has_the_unit_and_the_direction_of_its_task(planned, pretend
 
 
 def test_differences_of_several_units_are_not_ranked_by_their_size():
-    from dfl_lightning.study.table import _overall
+    from dfl_lightning.bench.study.tables.table import _overall
 
     columns = [str(number) for number in range(5)]
     values = {c: {"A": {0: 3.0 + at}, "B": {0: 2.0}, "C": {0: 1.0}} for at, c in enumerate(columns)}

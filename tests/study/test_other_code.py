@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from dfl_lightning import read_study
-from dfl_lightning.study.cell_process import CellProcess
-from dfl_lightning.study.cell_state import contradictions, state_of
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.resolve import Resolver
-from dfl_lightning.study.study_file import read_study_file
-from dfl_lightning.study.table import make_table
-from dfl_lightning.study.tuning import tuned_file, tuned_with_other_code
+from dfl_lightning.bench.study.cells.cell_process import CellProcess
+from dfl_lightning.bench.study.cells.cell_state import contradictions, state_of
+from dfl_lightning.bench.study.cells.resolve import Resolver
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.tables.table import make_table
+from dfl_lightning.bench.study.tuning import tuned_file, tuned_with_other_code
 from dfl_lightning.utils.errors import UserError
 
 MINE = """\

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.study.page import html, opening, sentences
-from dfl_lightning.study.table import make_table
+from dfl_lightning.bench.study.tables.page import html, opening, sentences
+from dfl_lightning.bench.study.tables.table import make_table
 
 BEST = {
     **{("A", "x"): [0.80, 0.81, 0.82], ("B", "x"): [0.70, 0.71, 0.72]},

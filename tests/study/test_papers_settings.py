@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dfl_lightning.study.study_file import KIND
+from dfl_lightning.bench.study.file.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
 
 WRITTEN = yaml.safe_load(Path(__file__).with_name("papers_settings.yaml").read_text(encoding="utf-8"))

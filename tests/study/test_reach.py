@@ -7,10 +7,11 @@ from statistics import mean, stdev
 import pytest
 
 from dfl_lightning import UserError
-from dfl_lightning.study import command, formats
-from dfl_lightning.study.measure import measure_of
-from dfl_lightning.study.reach import read_reach
-from dfl_lightning.study.table import make_table
+from dfl_lightning.bench.study import command
+from dfl_lightning.bench.study.tables import formats
+from dfl_lightning.bench.study.tables.measure import measure_of
+from dfl_lightning.bench.study.tables.reach import read_reach
+from dfl_lightning.bench.study.tables.table import make_table
 
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
 # Accuracy after each round, None where a round is not evaluated. The value 0.57 is 56.99999999999999 in percent.

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from dfl_lightning import UserError, read_run, read_study
-from dfl_lightning.study.cell_state import state_of, write_failure
-from dfl_lightning.study.command import main
-from dfl_lightning.study.grid import grid
+from dfl_lightning.bench.study.cells.cell_state import state_of, write_failure
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.tables.grid import grid
 
 ACCURACIES = ("acc_last", "acc_best_round", "acc_best_per_client", "acc_best_val")
 SMALL = """\
@@ -208,7 +208,7 @@ def test_the_command_after_further_seeds_is_about_the_same_folder(study_of, caps
 
 def test_places_of_several_columns_are_told_apart(planned, pretend, tmp_path, monkeypatch):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report import writing
+    from dfl_lightning.bench.report import writing
 
     plan = planned()
     for cell in plan.distinct():

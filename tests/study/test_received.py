@@ -6,9 +6,9 @@ from statistics import mean
 
 import pytest
 
-from dfl_lightning.study import formats
-from dfl_lightning.study.received import HEADING, RoundTraffic, in_words
-from dfl_lightning.study.table import make_table
+from dfl_lightning.bench.study.tables import formats
+from dfl_lightning.bench.study.tables.received import HEADING, RoundTraffic, in_words
+from dfl_lightning.bench.study.tables.table import make_table
 
 # Models and kilobytes by round, for each seed.
 TRAFFIC = {
@@ -98,8 +98,8 @@ def test_numbers_in_words(places, words):
 
 def test_picture_and_page_have_the_column(received):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.study.page import html
-    from dfl_lightning.study.picture import whole
+    from dfl_lightning.bench.study.tables.page import html
+    from dfl_lightning.bench.study.tables.picture import whole
 
     table = received(TRAFFIC)
     spec = whole(table).to_dict()

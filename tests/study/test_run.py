@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dfl_lightning.bank.bank import Bank
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.resolve import common_to_runs, outline_of
-from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.cells.resolve import common_to_runs, outline_of
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
 
 LONG = {
     "trainer": {"max_rounds": 100_000, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 1000},
@@ -64,7 +64,7 @@ def start():
     begun = []
 
     def start(*words):
-        code = "import sys; from dfl_lightning.study.main import study; sys.argv[0] = 'dfl-study'; study()"
+        code = "import sys; from dfl_lightning.bench.study.main import study; sys.argv[0] = 'dfl-study'; study()"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         begun.append(subprocess.Popen([sys.executable, "-c", code, *words], **pipes))
         return begun[-1]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dfl_lightning.bench.study.cells import checking
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.settings import words_of
+from dfl_lightning.bench.study.file.study_file import KIND, read_study_file
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.tables.unequal import unequal_rows
 from dfl_lightning.cli.arguments import Settings, split, with_configs
-from dfl_lightning.study import checking
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.settings import words_of
-from dfl_lightning.study.study_file import KIND, read_study_file
-from dfl_lightning.study.unequal import unequal_rows
 from dfl_lightning.utils.errors import MissingData
 from dfl_lightning.utils.shipped_files import shipped
 

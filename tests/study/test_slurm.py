@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from loopback_slurm import loopback_slurm, missing
 
-from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.bench.study.cells.cell_state import state_of
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
 
 pytest.importorskip("submitit")
 pytestmark = [

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dfl_lightning.study.plan import add_seeds, make_plan, scaled
-from dfl_lightning.study.settings import options_in, overridden, words_of
-from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.bench.study.file.settings import options_in, overridden, words_of
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import add_seeds, make_plan, scaled
 from dfl_lightning.utils.errors import UserError
 
 
@@ -141,7 +141,7 @@ def test_what_the_library_lacks_is_no_cell(planned):
 
 
 def test_resolved_configs_are_kept_until_something_changes(planned, study_of, tmp_path, monkeypatch):
-    from dfl_lightning.study import resolve
+    from dfl_lightning.bench.study.cells import resolve
 
     (tmp_path / "studies" / "small").mkdir(parents=True)
     (tmp_path / "mine.yaml").write_text("data: Digits\nmodel: {network: MLP}\n")

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from dfl_lightning import UserError
-from dfl_lightning.study import formats
-from dfl_lightning.study.cell_state import write_failure
-from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.pairing import BEGUN, TESTED, TRAINED, Unlike, sentences
-from dfl_lightning.study.picture import draw, whole
-from dfl_lightning.study.table import make_table
+from dfl_lightning.bench.study.cells.cell_state import write_failure
+from dfl_lightning.bench.study.tables import formats
+from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.pairing import BEGUN, TESTED, TRAINED, Unlike, sentences
+from dfl_lightning.bench.study.tables.picture import draw, whole
+from dfl_lightning.bench.study.tables.table import make_table
 
 ACCURACIES = {("Gossip", "IID"): [0.8, 0.84], ("Local", "IID"): [0.7, 0.72], ("Gossip", "rotated"): [0.5, 0.6]}
 

@@ -6,7 +6,7 @@ import re
 import yaml
 from words_of_tasks import shown, wrong
 
-from dfl_lightning.study.command import main
+from dfl_lightning.bench.study.command import main
 
 STUDY = {
     "name": "tasks",

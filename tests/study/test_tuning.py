@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
-from dfl_lightning.study import tuning
-from dfl_lightning.study.command import main
-from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.study_file import read_study_file
-from dfl_lightning.study.tuning import Tuning, chosen_values, run_trials, tuned_file
+from dfl_lightning.bench.study import tuning
+from dfl_lightning.bench.study.command import main
+from dfl_lightning.bench.study.file.study_file import read_study_file
+from dfl_lightning.bench.study.plan import make_plan
+from dfl_lightning.bench.study.tuning import Tuning, chosen_values, run_trials, tuned_file
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 

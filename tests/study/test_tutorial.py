@@ -10,8 +10,8 @@ import pytest
 from cells_here import in_this_process
 from forked import Forked
 
+from dfl_lightning.bench.study.command import main
 from dfl_lightning.cli import command as cli
-from dfl_lightning.study.command import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)

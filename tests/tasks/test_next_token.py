@@ -137,7 +137,7 @@ class Recurrent(nn.Module):
 
 
 def test_a_users_lstm_trains_one_client_after_the_other_and_a_note_says_so(tmp_path):
-    from dfl_lightning.report.banner import notes
+    from dfl_lightning.terminal.banner import notes
 
     module = DFLModule(Recurrent(), local_epochs=1, batch_size=8)
     options = {"default_root_dir": tmp_path, "accelerator": "cpu", "enable_progress_bar": False}

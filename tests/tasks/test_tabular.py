@@ -11,8 +11,8 @@ from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks, data, mod
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.report.banner import notes
 from dfl_lightning.tasks import Regression
+from dfl_lightning.terminal.banner import notes
 
 SIZES, CATEGORIES = (5, 1, 9, 4), (4, 3)
 

@@ -8,7 +8,7 @@ import torch
 from dfl_lightning.callbacks import FDMS, Bernoulli, Gossip, Metropolis, Uniform
 from dfl_lightning.functional import metropolis_weights
 from dfl_lightning.links import Links
-from dfl_lightning.report.banner import banner
+from dfl_lightning.terminal.banner import banner
 from dfl_lightning.topology import spectral_gap
 
 DOUBLE = {"trainer": {"precision": "64-true"}}

@@ -17,8 +17,8 @@ from dfl_lightning.functional import (
     same_cluster,
 )
 from dfl_lightning.links import AllPairs, LinkMemory, Links
-from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.record import Round
+from dfl_lightning.runs.summary import final_table
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.shipped_files import shipped
 

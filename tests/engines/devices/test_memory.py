@@ -17,7 +17,7 @@ from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.budget import SHARE
-from dfl_lightning.report.explain import explain
+from dfl_lightning.terminal.explain import explain
 from dfl_lightning.utils.errors import UserError
 
 SIZES = (9, 4, 14, 3, 11, 6, 30)

@@ -12,7 +12,7 @@ from torch import nn
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.report.banner import notes
+from dfl_lightning.terminal.banner import notes
 
 pytestmark = pytest.mark.cpu_bits  # one side of the comparison is the CPU
 

@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 from dfl_lightning.data import FromDataset
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol
-from dfl_lightning.report.columns import expected_columns
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.runs.columns import expected_columns
 from dfl_lightning.trainer import DFLTrainer
 
 

@@ -1,0 +1,1 @@
+"""Sentences of the page: verdicts, limits, remarks, and texts for screen readers."""

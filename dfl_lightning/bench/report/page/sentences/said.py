@@ -1,0 +1,82 @@
+"""The verdict on the methods of a task with what qualifies it: unequal conditions, and scores at chance level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from dfl_lightning.bench.report.chance_level import chance_level, near_chance
+from dfl_lightning.bench.report.comparable import comparable
+from dfl_lightning.bench.report.methods import Method, seed_of
+
+from dfl_lightning.bench.report.page.sentences.verdict import and_, sentences
+from dfl_lightning.bench.report.settings.conditions import in_words, unequal_conditions
+from dfl_lightning.runs.reading import Run
+from dfl_lightning.utils.words import as_percent, enumerated
+
+BRIEF = 160
+"""Letters that a lead spends on the values of conditions; beyond them it names the conditions only."""
+
+
+def qualified(methods: Sequence[Method], brief: bool = False) -> list[str]:
+    """Return the sentences of the verdict, and after them those that qualify it.
+
+    Args:
+        methods: of a task.
+        brief: as for `sentences`.
+    """
+    return [*sentences(methods, brief), *about_conditions(methods, brief), *about_chance(methods)]
+
+
+def about_conditions(methods: Sequence[Method], brief: bool = False) -> list[str]:
+    """Say in which conditions outside of their methods the methods that are compared differ.
+
+    Methods are compared by a run of a seed that all of them have, or else by their first runs.
+
+    Args:
+        methods: of a task.
+        brief: only the names of the conditions, where their values take much room.
+    """
+    kept = comparable(methods)[0]
+    runs, is_paired = _comparable_runs(kept)
+    facts = [{"training samples": _training_samples(run)} for run in runs] if is_paired else []
+    found = unequal_conditions([run.config for run in runs], facts, without=("data.split",))
+    unequal = [(name, ["none" if value == "–" else value for value in values]) for name, values in found]
+    if not unequal:
+        return []
+    words = in_words([method.name for method in kept], unequal)
+    if brief and len(words) > BRIEF:
+        words = enumerated([name for name, _ in unequal])
+    return [f"Conditions differ, too, not only methods: {words}."]
+
+
+def about_chance(methods: Sequence[Method]) -> list[str]:
+    """Say which methods end at chance level, and which are not shown to be above it.
+
+    Args:
+        methods: of a task.
+    """
+    at, unclear = near_chance(methods)
+    words = []
+    if at:
+        are, level = "is" if len(at) == 1 else "are", as_percent(chance_level(at) or 0.0)
+        words.append(f"{and_([m.name for m in at])} {are} at chance level ({level}).")
+    if unclear:
+        are, level = "is" if len(unclear) == 1 else "are", as_percent(chance_level(unclear) or 0.0)
+        names = and_([m.name for m in unclear])
+        words.append(f"The seeds do not show that {names} {are} above chance level ({level}).")
+    return words
+
+
+def _comparable_runs(methods: Sequence[Method]) -> tuple[list[Run], bool]:
+    """Return a run of each method, and whether all of them have the same seed."""
+    by_seed = [{seed_of(run): run for run in method.runs} for method in methods]
+    common = [seed for seed in (by_seed[0] if by_seed else {}) if all(seed in runs for runs in by_seed)]
+    if not common:
+        return [method.runs[0] for method in methods], False
+    return [runs[common[0]] for runs in by_seed], True
+
+
+def _training_samples(run: Run) -> int | None:
+    offsets = run.split.get("train_offsets", np.empty(0))
+    return int(offsets[-1]) if len(offsets) else None

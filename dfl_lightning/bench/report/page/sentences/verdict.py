@@ -1,0 +1,385 @@
+"""What the numbers say, in words and in a table; nothing is said that the seeds do not show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dfl_lightning.bench.report.comparable import best_first, comparable, on_common_seeds
+from dfl_lightning.bench.report.methods import Method
+from dfl_lightning.bench.report.over_seeds import (
+    last_score,
+    models_a_round,
+    over_runs,
+    paired,
+    received,
+    seconds,
+    worst_tenth,
+)
+
+from dfl_lightning.bench.stats.multiple import judged_among, least_seeds, p_of, simultaneous
+from dfl_lightning.bench.stats.statistics import SIGNIFICANT, Interval, Spread, adjusted, paired_interval, spread
+from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import counted, enumerated
+
+SAME, LEAST_SEEDS = 1.0, 3
+"""Points, of other scores per cent of the best one's mean, within which a difference's whole interval must lie for two
+methods to be called the same, and the common seeds that this takes."""
+
+_NAMED = 3
+"""Of a longer list of methods in a sentence, this many are named and the others are counted."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method in the table; scores, bytes and seconds, differences of scores.
+
+    Attributes:
+        models: received by a client in a round.
+        received: bytes, by a client in the whole run.
+        to_best: difference to the best method, with the interval of this pair alone.
+        over_local: difference to training alone, likewise.
+        takes_part: whether the method is compared with the others.
+        p: of the difference to the best method, adjusted for all methods; 1 where it is not judged.
+        among: methods that are judged together with this one; 0 where it is not judged.
+    """
+
+    method: Method
+    score: Spread
+    worst: Spread
+    models: Spread
+    received: Spread
+    seconds: Spread
+    to_best: Interval | None
+    over_local: Interval | None
+    is_best: bool
+    takes_part: bool = True
+    p: float = 1.0
+    among: int = 0
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the seeds tell the method from the best one, all methods of the task considered."""
+        return self.p < SIGNIFICANT
+
+
+def lines(methods: Sequence[Method]) -> list[Line]:
+    """The methods of a task from best to worst; those that cannot be compared, or have no score, last."""
+    compared = {m.full_name: m for m in comparable(methods)[0]}
+    order = [compared.get(m.full_name, m) for m in best_first(methods)]
+    means = {m.full_name: over_runs(last_score, m.runs) for m in order}
+    ranked = [m for m in order if m.full_name in compared and math.isfinite(means[m.full_name].mean)]
+    best, judged = ranked[0] if ranked else None, {m.full_name for m in ranked}
+    local = next((m for m in compared.values() if m.is_local), None)
+
+    def to(m: Method, other: Method | None) -> Interval | None:
+        return (
+            None if other is None or m is other or not {m.full_name, other.full_name} <= judged else _paired(m, other)
+        )
+
+    gaps = {m.full_name: gap for m in ranked if (gap := to(m, best)) is not None}
+    judged_with = judged_among(gaps)
+    ps = dict(zip(judged_with, adjusted([p_of(gaps[name]) for name in judged_with]), strict=True))
+    return [
+        Line(
+            method=m,
+            score=means[m.full_name],
+            worst=over_runs(worst_tenth, m.runs),
+            models=spread([models_a_round(run) for run in m.runs]),
+            received=spread([received(run) for run in m.runs]),
+            seconds=spread([seconds(run) for run in m.runs]),
+            to_best=to(m, best),
+            over_local=to(m, local),
+            is_best=m is best,
+            takes_part=m.full_name in compared,
+            p=ps.get(m.full_name, 1.0),
+            among=len(ps) + 1 if m.full_name in ps else 0,
+        )
+        for m in order
+    ]
+
+
+def _is_below(line: Line) -> bool:
+    """Return whether a method is worse than the best one over the seeds that both have."""
+    return line.to_best is not None and line.method.score.merit(line.to_best.mean) < 0
+
+
+def not_compared(methods: Sequence[Method]) -> str:
+    """What takes no part in the verdict on the methods of a task, and why; empty where everything does.
+
+    Of a long list three are named and the others are counted.
+    """
+    wrong = comparable(methods)[1]
+    return f"Not compared: {_listed(wrong)}." if wrong else ""
+
+
+def _listed(wrong: Sequence[str]) -> str:
+    return "; ".join([*wrong[:_NAMED], f"{len(wrong) - _NAMED} more"] if len(wrong) > _NAMED + 1 else wrong)
+
+
+def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
+    """The verdict on the methods of a task, after what takes no part in it.
+
+    Differences to the best method are judged together, see `report.multiple`, and only with enough common seeds. A
+    long list of methods in a sentence names three and counts the others.
+
+    Args:
+        methods: of a task.
+        brief: to be read at a glance: without intervals, and with one sentence on all methods that are clearly worse.
+    """
+    kept, wrong = comparable(methods)
+    found, aside = lines(methods), not_compared(methods)
+    evaluated = [line for line in found if line.score.count]
+    known = [line for line in evaluated if line.takes_part and math.isfinite(line.score.mean)]
+    broken = [line.method.name for line in evaluated if line.takes_part and math.isnan(line.score.mean)]
+    score = methods[0].score
+    if len(found) == 1 and not kept and evaluated:
+        return [f"{_listed(wrong)}.", _last(found[0].score, score)]
+    words = [aside] if aside else []
+    if broken:
+        words.append(f"In {and_(broken)} a client's {_of_tests(score)} is not finite: there is no mean.")
+    if not known:
+        why = "No run can be compared" if evaluated else "No run was evaluated on test data"
+        return [*words, *[f"{why}, so there is no verdict."] * (not broken)]
+    first = known[0]
+    apart: list[Line] = []
+    ahead: list[str] = []
+    same: list[str] = []
+    undecided, few, unpaired = [], [], []
+    for line in known[1:]:
+        gap, name = line.to_best, "training alone" if line.method.is_local else line.method.name
+        if gap is None:
+            unpaired.append(name)
+        elif not line.among:
+            few.append(line)
+        elif line.is_apart and _is_below(line):
+            if not line.method.is_local:
+                apart.append(line)
+        elif line.is_apart:  # over fewer seeds than the best is chosen by
+            ahead.append(f"{name} is {score.distance(gap.mean)} {_better(score)} ({gap.count} common seeds)")
+        else:
+            wide = simultaneous(gap, line.among)
+            part = cheaper(line, first)
+            of_bytes = "" if part is None else f"{part:.2g} of the bytes"
+            around = [] if brief else [f"{gap.count} common seeds", interval(wide, score)]
+            more = ", ".join(filter(None, [*around, of_bytes]))
+            undecided.append(f"{name} ({more})" if more else name)
+            if part is not None and is_same(wide, first):
+                same.append(f"{name} with {of_bytes}")
+    alone = next((line for line in known[1:] if line.method.is_local and line.is_apart and _is_below(line)), None)
+    basis = _basis(kept)
+    unclear = [f"The seeds show no clear difference to {and_(undecided)}."] * bool(undecided)
+    if brief:
+        words += [_ends(first, score, _above_local(alone)), *basis, *unclear, *_apart_in_brief(apart)]
+    else:
+        words += [_ends(first, score), *basis, *_against_local(alone), *_apart(apart), *unclear]
+    if ahead:
+        words.append(f"Over the seeds in common with the best, {_listed(ahead)}.")
+    if same:
+        words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
+    words += _too_few(few)
+    if unpaired:
+        words.append(f"It has no seed in common with {and_(unpaired)}.")
+    return words
+
+
+def _too_few(few: Sequence[Line]) -> list[str]:
+    """Say which differences are not judged for lack of common seeds, and how many it takes."""
+    if not few:
+        return []
+    names = ["training alone" if line.method.is_local else line.method.name for line in few]
+    most = max(line.to_best.count for line in few if line.to_best is not None)
+    have = "one common seed" if most == 1 else f"{most} common seeds"
+    needed = least_seeds(len(few) + 1)
+    return [
+        f"With {have} there is no verdict on the difference to {and_(names)}: for {len(few) + 1} methods it takes "
+        f"{needed} seeds or more."
+    ]
+
+
+def is_same(gap: Interval, best: Line) -> bool:
+    """Whether two methods may be called the same: the interval of their difference has 0 in it and lies within `SAME`.
+
+    Args:
+        gap: of their scores, paired by seed and test data.
+        best: the method that the other one is compared with.
+    """
+    if gap.count < LEAST_SEEDS or gap.low is None or gap.high is None or gap.is_clear:
+        return False
+    return max(-gap.low, gap.high) <= _within(best)
+
+
+def _within(best: Line) -> float:
+    return SAME / 100 * (1.0 if best.method.score.percent else abs(best.score.mean))
+
+
+def _margin(best: Line) -> str:
+    return "1 point" if best.method.score.percent else "1 %"
+
+
+def cheaper(line: Line, best: Line) -> float | None:
+    """The share of the best method's bytes that another one receives, where it receives fewer beyond doubt.
+
+    The share is that of the means over the common seeds; it is known only from `LEAST_SEEDS` of them on, and where the
+    95 % interval of the mean logarithm of the ratio leaves out 0.
+
+    Args:
+        line: the method.
+        best: the best one.
+    """
+    pairs = [(received(x), received(y)) for x, y in paired(line.method, best.method)]
+    if len(pairs) < LEAST_SEEDS or not all(math.isfinite(x) and math.isfinite(y) and x and y for x, y in pairs):
+        return None
+    ratio = paired_interval([(math.log(x), math.log(y)) for x, y in pairs])
+    if ratio is None or ratio.high is None or ratio.high >= 0:
+        return None
+    return math.fsum(x for x, _ in pairs) / math.fsum(y for _, y in pairs)
+
+
+def _ends(line: Line, score: Score, more: str = "") -> str:
+    return f"{line.method.name} ends at {_shown(line.score, score)}{more}."
+
+
+def _above_local(alone: Line | None) -> str:
+    """Say by how much the best method is above training alone; nothing where the seeds do not say so.
+
+    Args:
+        alone: the line of training alone, where it is told apart from the best.
+    """
+    if alone is None or alone.to_best is None:
+        return ""
+    gain, score = -alone.to_best.mean, alone.method.score
+    return f", {score.distance(gain)} {'above' if gain > 0 else 'below'} training alone"
+
+
+def _against_local(alone: Line | None) -> list[str]:
+    if alone is None or alone.to_best is None:
+        return []
+    gap = alone.to_best
+    low, high = (None if end is None else -end for end in (gap.high, gap.low))
+    gain = Interval(-gap.mean, low, high, gap.count)
+    return [f"That is{_above_local(alone).removeprefix(',')} ({certainty(gain, alone)})."]
+
+
+def certainty(gap: Interval, line: Line, bare: bool = False) -> str:
+    """Say how sure a difference is: its simultaneous interval, or where 0 is in that, its adjusted p.
+
+    The p of the closed procedure is the sharper of the two; see `report.multiple`.
+
+    Args:
+        gap: the difference, with the interval of the pair alone.
+        line: of the method that is told apart.
+        bare: without the words that say what the interval is.
+    """
+    wide, score = simultaneous(gap, line.among), line.method.score
+    if wide.is_clear:
+        return interval(wide, score, bare)
+    return f"adjusted p {'below 0.001' if line.p < 0.001 else f'= {line.p:.2g}'}"
+
+
+def _apart(found: Sequence[Line]) -> list[str]:
+    """Which methods are worse than the best, and by how much, each with its interval."""
+    if not found:
+        return []
+    score = found[0].method.score
+    where = _worse(score)
+    named: list[str] = []
+    for line, gap in _with_gaps(found[: _NAMED if len(found) > _NAMED + 1 else None]):
+        around = certainty(gap, line, bare=bool(named))  # what it is, the sentence says once
+        named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
+    if len(found) > len(named):
+        others = found[len(named) :]
+        named.append(f"{len(others)} others are {_span(others)} {where}")
+    return [f"{'; '.join(named)}."]
+
+
+def _apart_in_brief(found: Sequence[Line]) -> list[str]:
+    """The same in one sentence, without the intervals."""
+    if not found:
+        return []
+    are = "is" if len(found) == 1 else "are"
+    return [f"{and_([line.method.name for line in found])} {are} {_span(found)} {_worse(found[0].method.score)}."]
+
+
+def _basis(methods: Sequence[Method]) -> list[str]:
+    """By which seeds the best is chosen, where methods have different ones."""
+    found = on_common_seeds(methods)
+    if found is None or found.same_seeds:
+        return []
+    names = [m.name for m in best_first(methods) if m.full_name in found.means]
+    over = f"the {counted(len(found.seeds), 'seed')} of {and_(names)}"
+    return [f"Methods have different seeds: the best is chosen over {over}."]
+
+
+def _last(value: Spread, score: Score) -> str:
+    """What the last evaluation of a run gives that is not compared."""
+    if math.isnan(value.mean):
+        return f"At the last evaluation a client's {_of_tests(score)} is not finite."
+    return f"The last evaluation gives {_shown(value, score)}."
+
+
+def _of_tests(score: Score) -> str:
+    """Name the numbers of which one is not finite where a mean score does not exist."""
+    return f"loss or {score.label} on test data"
+
+
+def _better(score: Score) -> str:
+    return "higher" if score.higher_is_better else "lower"
+
+
+def _worse(score: Score) -> str:
+    return "lower" if score.higher_is_better else "higher"
+
+
+def _with_gaps(found: Sequence[Line]) -> list[tuple[Line, Interval]]:
+    return [(line, line.to_best) for line in found if line.to_best is not None]
+
+
+def _span(found: Sequence[Line]) -> str:
+    """From the smallest to the largest distance to the best method."""
+    score, gaps = found[0].method.score, sorted(abs(gap.mean) for _, gap in _with_gaps(found))
+    least, most = score.distance(gaps[0]), score.distance(gaps[-1])
+    return most if least == most else f"{score.number(gaps[0])} to {most}"
+
+
+def _paired(a: Method, b: Method) -> Interval | None:
+    return paired_interval([(last_score(x), last_score(y)) for x, y in paired(a, b)])
+
+
+def _shown(value: Spread, score: Score) -> str:
+    around = "" if value.sd is None else f" ± {score.number(value.sd, value.mean)}"
+    seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
+    said = f"{score.number(value.mean)}{around}"
+    return f"{said} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {said} ({seeds})"
+
+
+def interval(value: Interval, score: Score, bare: bool = False) -> str:
+    """The 95 % interval, in points where the score is a share; empty with one pair.
+
+    Args:
+        value: of a difference of scores.
+        score: of the task.
+        bare: without the words that say what it is.
+
+    Examples:
+        >>> found = Interval(0.02, 0.01, 0.03, 3)
+        >>> interval(found, Score()), interval(found, Score(), bare=True)
+        ('simultaneous 95 % interval +1.0 to +3.0', '+1.0 to +3.0')
+    """
+    if value.low is None or value.high is None:
+        return ""
+    ends = f"{score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
+    return ends if bare else f"simultaneous 95 % interval {ends}"
+
+
+def and_(names: Sequence[str]) -> str:
+    """A list for a sentence: of a long one three are named and the others are counted.
+
+    Examples:
+        >>> and_(["A", "B", "C"]), and_(["A", "B", "C", "D", "E"])
+        ('A, B and C', 'A, B, C and 2 others')
+    """
+    if len(names) > _NAMED + 1:
+        names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
+    return enumerated(names)

@@ -1,0 +1,1 @@
+"""Settings of runs: their words, their differences between methods, and unequal conditions."""

@@ -1,0 +1,1 @@
+"""Cells of a study: their configs, processes, states and checks."""

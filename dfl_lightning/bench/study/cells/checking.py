@@ -1,0 +1,64 @@
+"""Before anything runs: would `dfl-fit` take every cell, and are its data at hand?"""
+
+from __future__ import annotations
+
+from dfl_lightning.bench.study.cells.cell_process import Taken, take
+from dfl_lightning.bench.study.cells.cell_state import CellState, state_of, write_failure
+from dfl_lightning.bench.study.cells.resolve import common_to_runs, outline_of
+from dfl_lightning.bench.study.plan import Cell, Plan
+from dfl_lightning.utils.errors import MissingData, UserError
+
+
+def check(plan: Plan) -> list[Cell]:
+    """The cells that are to be run; those whose data are missing get this as their state.
+
+    Raises:
+        UserError: dfl-fit refuses a row or a column, which the sentence names.
+    """
+    lacking = lacking_data(plan)
+    todo = [state for cell in plan.distinct() if not (state := state_of(cell)).is_done]
+    for state in todo:
+        if state.cell.data in lacking:
+            _put_down(state, lacking[state.cell.data])
+    return [state.cell for state in todo if state.cell.data not in lacking]
+
+
+def lacking_data(plan: Plan) -> dict[str, str]:
+    """What is missing of the data that are missing, by `Cell.data`.
+
+    Every row is set up once, and every column, as far as possible without training: what goes wrong then would go wrong
+    in all cells of it. Those that have begun have passed this already. Data that several cells have are read once, and
+    networks that train alike are tried once.
+
+    Raises:
+        UserError: dfl-fit refuses a row or a column, which the sentence names; or its runs do not log the number that
+            the table compares.
+    """
+    lacking: dict[str, str] = {}
+    rows: set[str] = set()
+    columns: set[str] = set()
+    with common_to_runs() as common:
+        for cell in plan.distinct():
+            state = state_of(cell)
+            if state.is_done or cell.data in lacking or (cell.row in rows and cell.column in columns):
+                continue
+            if state.run is None or state.other_code:
+                try:
+                    plan.study.measure.check(outline_of(cell.config, common).columns)
+                except MissingData as error:
+                    lacking[cell.data] = str(error)
+                    continue
+                except UserError as error:
+                    raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
+            rows.add(cell.row)
+            columns.add(cell.column)
+    return lacking
+
+
+def _put_down(state: CellState, why: str) -> None:
+    try:
+        lock = take(state.cell.folder)
+    except Taken:  # another process has the files
+        return
+    write_failure(state.cell, why, lacks_data=True)
+    lock.release()

@@ -1,0 +1,31 @@
+"""The library's commit, which a table names."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from dfl_lightning.bench.study.plan import CONFIG, Cell
+
+
+def commit_of(cell: Cell) -> str:
+    """The library's commit when the cell was started, as the first line of its config says; empty where unknown."""
+    file = cell.folder / CONFIG
+    try:
+        first = file.read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return ""
+    return first.partition("commit ")[2].strip()
+
+
+def commit_now() -> str:
+    """The library's commit, where it is run from a checkout; empty elsewhere."""
+    root = Path(__file__).parents[4]
+    if not (root / ".git").exists():
+        return ""
+    words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):  # no git here
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,283 @@
+"""`dfl-study run --explain`: how many cells, how long, how much memory and disk, from a few rounds that are timed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from csv import DictReader
+from dataclasses import dataclass
+from pathlib import Path
+
+from dfl_lightning.bench.study.cells.cell_state import CellState, rows_of, state_of
+from dfl_lightning.bench.study.cells.checking import lacking_data
+from dfl_lightning.bench.study.cells.disk import Space, bytes_in, free_in, space_of
+from dfl_lightning.bench.study.cells.environment import environment_of_a_cell, threads_of_a_cell
+from dfl_lightning.bench.study.cells.resolve import config_text
+from dfl_lightning.bench.study.plan import Cell, Pair, Plan
+from dfl_lightning.bench.study.processes.starting import Process, Start, Starter, start_python
+from dfl_lightning.bench.study.progress import Rates
+from dfl_lightning.checkpoints.names import FOLDER, LAST
+from dfl_lightning.cli.ending import ENDING, read_ending
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.words import about, counted
+
+ENOUGH = 20.0
+"""Seconds of a first round after which no second one is timed."""
+PERIOD = 0.05
+"""Seconds between two looks."""
+PATIENCE = 600.0
+"""Seconds that a timing may take."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a timed round shows.
+
+    Attributes:
+        seconds: of the last round that was timed, evaluation included; None: none has ended within `PATIENCE`.
+        spent: processor seconds of that round, which other programs do not change; None where it is not known.
+        memory: the most bytes that the process had, the libraries' included; None where the system does not say.
+        space: on the disk, of the finished cell; None: the run was stopped before its first checkpoint.
+    """
+
+    seconds: float | None
+    spent: float | None = None
+    memory: int | None = None
+    space: Space | None = None
+
+
+def explain(plan: Plan, jobs: int) -> Iterator[str]:
+    """Lines about the time and space that a study would take.
+
+    Args:
+        plan: of the study.
+        jobs: cells that run at the same time.
+    """
+    study, cells = plan.study, plan.distinct()
+    states = {cell.folder: state_of(cell) for cell in cells}
+    words = Counter(state.word for state in states.values())
+    at = ", ".join(f"{number} {word}" for word, number in words.items())
+    sizes = {"row": study.rows, "column": study.columns, "seed": plan.seeds}
+    by = ", ".join(counted(len(found), what) for what, found in sizes.items())
+    yield f"{study.name}: {study.title}"
+    yield f"{counted(len(cells), 'cell')} of {by}" + (f": {at}" if at else "")
+    if plan.missing:
+        lacks = dict.fromkeys(plan.missing.values())
+        yield f"not in the library yet: {', '.join(lacks)}"
+    lacking = lacking_data(plan)
+    for sentence in dict.fromkeys(lacking.values()):
+        yield f"missing data: {sentence}"
+    here = [cell for cell in cells if cell.data not in lacking]
+    if not here:
+        yield "nothing can be run now"
+        return
+    threads = threads_of_a_cell(jobs)
+    timings = time_rounds(here, Rates(states.values()), threads)
+    rates = {key: timing.seconds for key, timing in timings.items()}
+    spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}
+    seconds, spent, marks = 0.0, 0.0, set()
+    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'time':>12} {'of one core':>12}"
+    for row, column in study.pairs():
+        left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
+        if not left:
+            continue
+        rate, mark = estimated(row, column, rates)
+        marks.add(mark)
+        spending, _ = estimated(row, column, spendings)
+        rounds = sum(cell.rounds - states[cell.folder].rounds for cell in left)
+        seconds += rounds * (rate or 0.0)
+        spent += rounds * (spending or 0.0)
+        times = [about(rounds * each) if each is not None else "?" for each in (rate, spending)]
+        each = "?" if rate is None else f"{mark}{rate:.2f}"
+        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {each:>9} {times[0]:>12} {times[1]:>12}"
+    if any(rate is None for rate in rates.values()):
+        yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
+    if "~" in marks:
+        yield "~: not timed itself; from the same row in another column and another row in the same column"
+    alone = f"together {about(seconds)} with one cell at a time on {threads} thread{'s' * (threads > 1)}"
+    several = f", {about(seconds / jobs)} with -j {jobs}" * (jobs > 1)
+    yield f"{alone}{several}; {about(spent)} of one core, which do not depend on what else the machine does"
+    memory = max((timing.memory or 0 for timing in timings.values()), default=0)
+    if memory:
+        yield f"memory of a cell: up to {size(memory)}, the libraries included; {jobs} at a time"
+    if not all(states[cell.folder].is_done for cell in here):
+        yield disk_needed([states[cell.folder] for cell in here], timings, jobs, plan.folder)
+
+
+def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], jobs: int, folder: Path) -> str:
+    """A sentence about the disk that the cells which are not done will take.
+
+    Args:
+        states: of the cells whose data are at hand.
+        timings: by row and column.
+        jobs: cells that run at the same time.
+        folder: of the study.
+    """
+    spaces = {place: timing.space for place, timing in timings.items() if timing.space}
+    for state in states:
+        if state.run is not None and (space := space_of(state.run, state.rounds, state.cell.rounds)):
+            spaces[state.cell.row, state.cell.column] = space
+    if not spaces:
+        return "disk: not known, since no timed run came to a checkpoint"
+    models = {place: float(space.models) for place, space in spaces.items()}
+    tables = {place: float(space.tables) for place, space in spaces.items()}
+    needed = without = largest = 0.0
+    for state in states:
+        if state.is_done:
+            continue
+        of_models, of_tables = (estimated(state.cell.row, state.cell.column, of)[0] or 0.0 for of in (models, tables))
+        there = 0 if state.run is None else bytes_in(state.run)
+        needed += max(0.0, of_models + of_tables - there)
+        without += max(0.0, of_tables - there)
+        largest = max(largest, of_models)
+    running = 2 * largest * jobs  # a cell that runs has two checkpoints
+    free = free_in(folder)
+    short = "; that is too little" if needed + running / 2 > free else ""
+    small = f"{size(without + running)} with --discard-models"
+    return f"disk: {size(needed + running / 2)}, {small}; {size(free)} are free in {folder}{short}"
+
+
+def estimated(row: str, column: str, rates: Mapping[Pair, float | None]) -> tuple[float | None, str]:
+    """Estimated seconds a round of a row and column, and `~` unless they were timed.
+
+    A row is taken to cost the same multiple of another row in every column.
+
+    Args:
+        row: of the table.
+        column: of the table.
+        rates: seconds a round of the places that were timed; None: not known.
+
+    Examples:
+        >>> rates = {("a", "x"): 2.0, ("b", "x"): 6.0, ("a", "y"): 1.0}
+        >>> estimated("b", "y", rates), estimated("a", "y", rates)
+        ((3.0, '~'), (1.0, ''))
+    """
+    if (row, column) in rates:
+        return rates[row, column], ""
+    for (other, there), beside in rates.items():
+        own, both = rates.get((row, there)), rates.get((other, column))
+        if beside and own and both:
+            return own * both / beside, "~"
+    known = [rate for (_, there), rate in rates.items() if there == column and rate]
+    return (sum(known) / len(known) if known else None), "~"
+
+
+def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Pair, Timing]:
+    """Seconds a round of every row in one column and of one row in every other column, at least.
+
+    Args:
+        cells: whose data are at hand.
+        known: what runs have shown already, which is not timed again.
+        threads: of a cell.
+    """
+    found: dict[Pair, Timing] = {}
+    first = cells[0].column
+    rows, columns = set(), set()
+    with Starter() as starter:
+        for cell in sorted(cells, key=lambda cell: cell.column != first):  # the first column first, with all rows
+            key = (cell.row, cell.column)
+            rate = known.exactly(*key)
+            if rate is not None:
+                found[key] = Timing(rate)
+            elif cell.row not in rows or cell.column not in columns:
+                found[key] = time_cell(cell, threads, starter.start_when_ready)
+            else:
+                continue
+            rows.add(cell.row)
+            columns.add(cell.column)
+    return found
+
+
+def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
+    """Run a cell's first rounds in a temporary folder.
+
+    Args:
+        cell: of the study.
+        threads: of the process.
+        start: starts it.
+
+    Raises:
+        UserError: dfl-fit fails.
+    """
+    few = {"max_rounds": min(2, cell.rounds), "max_epochs": None, "checkpoint_every": 1, "callbacks": None}
+    config = {**cell.config, "trainer": {**cell.config["trainer"], **few}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
+        words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
+        with open(folder / "log.txt", "wb") as log:
+            environment = {**environment_of_a_cell(threads), ENDING: str(folder / "ending.json")}
+            process = start(words, log, environment, None)
+            try:
+                watched = _watch(process, folder)
+            finally:
+                process.kill()
+                process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
+        seconds = _seconds(folder)
+        if watched.code and not seconds:
+            ending = read_ending(folder / "ending.json")
+            raise UserError(f"{cell.label}: {'dfl-fit fails' if ending is None else ending.sentence}")
+        spaces = [space_of(run, rows_of(run), cell.rounds) for run in folder.glob("cell/*")]
+    return Timing(seconds[-1] if seconds else None, watched.spent, watched.memory, next(iter(spaces), None))
+
+
+@dataclass
+class Watched:
+    """What was seen of a process.
+
+    Attributes:
+        memory: the most bytes that it had.
+        spent: processor seconds of its last round.
+        code: its exit code; 0: what was seen was enough.
+    """
+
+    memory: int | None = None
+    spent: float | None = None
+    code: int = 0
+
+
+def _watch(process: Process, folder: Path) -> Watched:
+    """Wait until a process ends or has shown enough."""
+    watched, until = Watched(), time.monotonic() + PATIENCE
+    rows, before, now, saved = -1, 0.0, 0.0, False
+    while (code := process.poll()) is None:
+        with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
+            about = Path(f"/proc/{process.pid}")
+            lines = (about / "status").read_text().splitlines()
+            watched.memory = 1024 * int(next((line for line in lines if line.startswith("VmHWM")), "").split()[1])
+            user, system = (about / "stat").read_text().rpartition(")")[2].split()[11:13]
+            now = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        done = _rows(folder)
+        if done > rows:
+            watched.spent, before, rows = (now - before if done > 0 else None), now, done
+        if not saved and any(folder.glob(f"cell/*/{FOLDER}/{LAST}")):
+            saved, before = True, now  # the first checkpoint is no part of the second round
+        if time.monotonic() > until or (saved and sum(_seconds(folder)[:1]) > ENOUGH):
+            return watched
+        time.sleep(PERIOD)
+    if _rows(folder) > rows:
+        watched.spent = now - before
+    watched.code = code
+    return watched
+
+
+def _rows(folder: Path) -> int:
+    """Rounds in the table of a run below a folder; -1 where there is no table yet."""
+    tables = list(folder.glob("cell/*/metrics.csv"))
+    return tables[0].read_bytes().count(b"\n") - 1 if tables else -1
+
+
+def _seconds(folder: Path) -> list[float]:
+    """Of each round that a run below a folder has done."""
+    tables = list(folder.glob("cell/*/metrics.csv"))
+    if not tables:
+        return []
+    with open(tables[0], newline="", encoding="utf-8") as file:
+        return [float(row["seconds"]) for row in DictReader(file) if row.get("seconds")]

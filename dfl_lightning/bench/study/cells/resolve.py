@@ -1,0 +1,308 @@
+"""What `dfl-fit` makes of words: the resolved config, and whether it could run."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dfl_lightning.bench.study.cells.environment import without_slurm
+from dfl_lightning.cli.loading import loading
+from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.source_code import differing, find_sources, hashes_of
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES
+
+if TYPE_CHECKING:
+    from dfl_lightning.cli.resolve import Common, Outline
+
+NO_NUMBER = {
+    "": (CLASS_FOLDERS, "ckpt_path", "fork"),
+    "trainer": (
+        *("default_root_dir", "checkpoint_every", "checkpoints", "devices", "num_nodes", "strategy", "logger"),
+        *("process_timeout", "log_every_n_steps", "profiler", "enable_progress_bar", "enable_model_summary"),
+        "max_epochs",
+    ),
+    "data": ("root", "download"),
+}
+"""Options that change no number of a run: where files are, how they are kept, what is printed, who computes.
+
+By section; the empty one is that of the top-level keys.
+"""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_YAML_FILE = re.compile(r"[^\s\"'{}\[\],:]+\.ya?ml\b")
+
+
+def resolved(words: Sequence[str]) -> dict[str, Any]:
+    """The config that words of `dfl-fit` mean, all defaults included.
+
+    Raises:
+        UserError: they are refused.
+    """
+    with loading():
+        from dfl_lightning.cli.resolve import resolve
+
+    with without_slurm():
+        return resolve(words)
+
+
+def common_to_runs() -> Common:
+    """A context in which `outline_of` makes once what the runs have in common."""
+    with loading():
+        from dfl_lightning.cli.resolve import Common
+
+    return Common()
+
+
+def outline_of(config: dict[str, Any], common: Common | None = None) -> Outline:
+    """Samples and columns of the run that a resolved config describes, which is set up without training.
+
+    Args:
+        config: resolved.
+        common: what the runs before have left; see `common_to_runs`.
+
+    Raises:
+        MissingData: files of the data are missing.
+        UserError: the run is refused for another reason.
+    """
+    with loading():
+        from dfl_lightning.cli.resolve import set_up
+
+    with tempfile.TemporaryDirectory() as folder, without_slurm():
+        file = Path(folder) / "cell.yaml"
+        file.write_text(config_text(config), encoding="utf-8")
+        return set_up([f"--config={file}"], common)
+
+
+def config_text(config: dict[str, Any]) -> str:
+    """A resolved config as `dfl-fit --config` takes it."""
+    settings = {key: value for key, value in config.items() if key not in ("ckpt_path", "fork")}
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What words of `dfl-fit` mean.
+
+    Attributes:
+        config: the resolved config, all defaults included.
+        defaults: of the arguments of its classes, by class and argument.
+        code: hashes of the user's own code that it names, by module, as last found.
+        lost: modules of these that are not found any more, so that it is not known whether they have changed.
+    """
+
+    config: dict[str, Any]
+    defaults: dict[str, dict[str, Any]]
+    code: dict[str, str]
+    lost: tuple[str, ...] = ()
+
+
+class Resolver:
+    """Resolved configs, kept in a file as long as neither words, files, the library nor the user's code change.
+
+    Everything that needs a class is looked up when a config is resolved, and kept with it: what is made of it later
+    is the same in each process, whether or not that could import the class.
+
+    Args:
+        cache: the file.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._stamp = _stamp()
+        self._kept: dict[str, Any] = {}
+        self._new = False
+        with contextlib.suppress(OSError, ValueError):  # it is made again
+            kept = json.loads(cache.read_text(encoding="utf-8"))
+            self._kept = kept if isinstance(kept, dict) else {}
+        self._used: dict[str, Any] = {}
+
+    def resolve(self, words: Sequence[str]) -> Resolved:
+        """Resolve the words, all defaults included.
+
+        Raises:
+            UserError: dfl-fit refuses them, or one of their classes cannot be imported.
+        """
+        key = hashlib.sha256(json.dumps([self._stamp, list(words), contents(words)]).encode()).hexdigest()
+        found = self._kept.get(key)
+        now = {} if found is None else own_code(found["config"])
+        if found is None or differing(found["code"], now):
+            config = resolved(words)
+            found = {"config": config, "defaults": defaults_of(config), "code": own_code(config)}
+            now, self._new = found["code"], True
+        self._used[key] = self._kept[key] = found
+        copied: dict[str, Any] = json.loads(json.dumps(found))
+        return Resolved(**copied, lost=tuple(name for name in copied["code"] if name not in now))
+
+    def save(self) -> None:
+        """Keep what was used."""
+        if self._new or len(self._used) < len(self._kept):
+            text = json.dumps(self._used)
+            write_atomically(self._cache, lambda file: file.write(text.encode()))
+
+
+def own_code(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return hashes of the user's own modules that a resolved config names, by module; nothing is imported.
+
+    Args:
+        config: resolved.
+    """
+    places = [os.getcwd(), *sys.path, *map(str, config.get(CLASS_FOLDERS) or [])]
+    return hashes_of(find_sources(sorted(_modules_in(config)), places))
+
+
+def _modules_in(value: Any) -> set[str]:
+    """Name the modules of all import paths in a config."""
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return {name for inner in inside for name in _modules_in(inner)}
+    if isinstance(value, str) and _IMPORT_PATH.fullmatch(value):
+        return {value.rpartition(".")[0]}
+    return set()
+
+
+def defaults_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the defaults of all classes that a resolved config names, by class and argument.
+
+    Args:
+        config: resolved.
+
+    Raises:
+        UserError: one of its classes cannot be imported.
+    """
+    paths = ["dfl_lightning.DFLTrainer", "dfl_lightning.DFLModule", *dict.fromkeys(_class_paths(config))]
+    return {path: _defaults(path) for path in paths}
+
+
+def _class_paths(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _class_paths(inner)
+    elif isinstance(value, dict):
+        if isinstance(value.get("class_path"), str):
+            yield value["class_path"]
+        for inner in value.values():
+            yield from _class_paths(inner)
+
+
+def identity(found: Resolved, config: dict[str, Any]) -> str:
+    """Name a resolved config: a hash of what differs from the defaults and has a say in its numbers.
+
+    Defaults are left out so that an option which the library gets later does not make other cells of the old ones.
+
+    Args:
+        found: what the config was made of, with the defaults of its classes.
+        config: the same with a seed, and perhaps with fewer rounds.
+    """
+    kept = {key: value for key, value in config.items() if value is not None and key not in NO_NUMBER[""]}
+    for section, names in NO_NUMBER.items():
+        inside = kept.get(section)
+        if isinstance(inside, dict) and isinstance(inside.get("init_args"), dict):
+            kept[section] = {**inside, "init_args": {k: v for k, v in inside["init_args"].items() if k not in names}}
+        elif isinstance(inside, dict):
+            kept[section] = {k: v for k, v in inside.items() if k not in names}
+    for section, path in (("trainer", "dfl_lightning.DFLTrainer"), ("model", "dfl_lightning.DFLModule")):
+        defaults = found.defaults[path]
+        kept[section] = {k: v for k, v in kept.get(section, {}).items() if v is not None and v != defaults.get(k, ...)}
+    text = json.dumps(_without_defaults(kept, found.defaults), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def disagreement(kept: Any, now: Any, where: str = "") -> str:
+    """The first option that two configs both have, with different values; empty if there is none.
+
+    Args:
+        kept: the config of an earlier run.
+        now: the present one.
+        where: dotted name of the part that the two are; empty: the whole.
+
+    Examples:
+        >>> disagreement({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})
+        'a.b was 1 and is 2'
+    """
+    if isinstance(kept, dict) and isinstance(now, dict):
+        for key in kept:
+            hidden = where in NO_NUMBER and key in NO_NUMBER[where]
+            if key in now and not hidden:
+                name = where if key == "init_args" else f"{where}.{key}".lstrip(".")
+                found = disagreement(kept[key], now[key], name)
+                if found:
+                    return found
+        return ""
+    return "" if kept == now else f"{where} was {json.dumps(kept)} and is {json.dumps(now)}"
+
+
+def _without_defaults(value: Any, defaults: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Leave out arguments of classes that are as the class has them anyway."""
+    if isinstance(value, list):
+        return [_without_defaults(inner, defaults) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    path = value.get("class_path")
+    if isinstance(path, str):
+        own = defaults[path]
+        given = {k: v for k, v in (value.get("init_args") or {}).items() if v != own.get(k, ...)}
+        return {"class_path": path, **{k: _without_defaults(v, defaults) for k, v in given.items()}}
+    return {key: _without_defaults(inner, defaults) for key, inner in value.items()}
+
+
+def _defaults(path: str) -> dict[str, Any]:
+    """Return the defaults of a class's arguments, its bases' included, as far as a config can have such values."""
+    with loading():
+        from dfl_lightning.cli.registry import import_object
+
+    found = import_object("class", path)
+    defaults: dict[str, Any] = {}
+    for base in inspect.getmro(found) if inspect.isclass(found) else [found]:
+        init = base.__dict__.get("__init__") if inspect.isclass(base) else base
+        if init is not None and base is not object:
+            for parameter in inspect.signature(init).parameters.values():
+                if parameter.default is not parameter.empty:
+                    defaults.setdefault(parameter.name, parameter.default)
+    return {name: value for name, value in defaults.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def contents(words: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the YAML files that words name, and that such files name, by path.
+
+    Args:
+        words: of `dfl-fit`.
+    """
+    found: dict[str, str] = {}
+    left = [Path(name) for word in words for name in _YAML_FILE.findall(word.partition("=")[2])]
+    while left:
+        file = left.pop()
+        if str(file) in found or not file.is_file() or file.stat().st_size > MOST_BYTES:
+            continue
+        text = found[str(file)] = file.read_text(encoding="utf-8", errors="replace")
+        left += [folder / name for name in _YAML_FILE.findall(text) for folder in (file.parent, Path())]
+    return dict(sorted(found.items()))
+
+
+def _stamp() -> str:
+    """Something that changes with the library and its configs."""
+    package = Path(__file__).parents[3]
+    folders = [package, package.parent / "configs", package.parent / "topologies"]
+    times = [
+        f.stat().st_mtime_ns for folder in folders for f in folder.rglob("*.[py]*") if f.suffix in (".py", ".yaml")
+    ]
+    return f"{package}:{len(times)}:{max(times)}"

@@ -1,0 +1,430 @@
+"""The command `dfl-study`: a table's cells, their state, and the table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.bench.study.cells.cell_state import contradictions, state_of
+from dfl_lightning.bench.study.cells.disk import give_back
+from dfl_lightning.bench.study.cells.of_code import about_code, by_reason
+from dfl_lightning.bench.study.cells.other_code import SET_ASIDE, accept
+from dfl_lightning.bench.study.file.cells_file import write_cells
+from dfl_lightning.bench.study.file.exclude import sentences as about_excluded
+from dfl_lightning.bench.study.file.settings import overridden
+from dfl_lightning.bench.study.file.study_file import KIND, Study, read_study_file
+from dfl_lightning.bench.study.plan import Cell, Plan, add_seeds, make_plan
+from dfl_lightning.bench.study.processes.slurm_words import PREFIX, split_options
+from dfl_lightning.bench.study.processes.starting import Starter
+from dfl_lightning.bench.study.tables.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
+from dfl_lightning.bench.study.tables.reach import read_reach
+from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
+from dfl_lightning.bench.study.tuning import TRIALS, caption, chosen_values, tuned_file
+from dfl_lightning.cli.outcome import OneSentenceParser, end, say
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.words import counted
+
+EPILOG = """\
+A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
+FILE is a path or the name of a shipped study (dfl-study list names them). All files of a
+study are in studies/<name>/, or in the folder of --to. Cells that were stopped or killed
+resume from their last checkpoint.
+
+  dfl-study run digits_small --explain     cells, hours, memory, disk, estimated from a few rounds
+  dfl-study run digits_small -j 2          train the cells that are not done, two at a time
+  dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs on a cluster
+  dfl-study table digits_small             the table of the cells that are done, as Markdown
+  dfl-study report digits_small            a page with their curves, clients and links
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
+
+    def work() -> int:
+        plain, options = split_options(sys.argv[1:] if argv is None else argv)
+        words = make_parser().parse_args(plain)
+        if options and words.do is not run:
+            raise UserError(f"{PREFIX}{next(iter(options))}: only dfl-study run submits jobs")
+        words.options = options
+        return int(words.do(words))
+
+    return end("dfl-study", work)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The words that the command takes."""
+    parser = OneSentenceParser(
+        prog="dfl-study", description="Train a table of methods, tasks and seeds from one file, as resumable runs.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_version()
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneSentenceParser)
+    for name, do, about in (
+        ("run", run, "train the cells that are not done"),
+        ("tune", tune_only, "run only the trials of a file with `tune`"),
+        ("status", status, "the state of each cell"),
+        ("table", table, "mean and standard deviation of each cell, beside the published numbers"),
+        ("report", report, "a page with curves, clients and links of the cells that are done"),
+        ("add-seeds", more_seeds, "add N further seeds to a study; `run` trains them"),
+        ("list", list_studies, "the shipped studies"),
+    ):
+        one = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        one.set_defaults(do=do, name=name)
+        if name == "list":
+            continue
+        one.add_argument("file", metavar="FILE", help="a study file, or the name of a shipped one")
+        if name == "add-seeds":
+            one.add_argument("number", metavar="N", type=int, help="how many")
+        one.add_argument("--to", metavar="DIR", help="the study's folder; default studies/<name>")
+        if name != "add-seeds":
+            help = "a part of the rounds, for example 0.1: separate cells, marked in every table"
+            one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
+        if name in ("run", "tune"):
+            help = "cells at a time; default 1, with --slurm no limit"
+            one.add_argument("-j", "--jobs", metavar="N", type=int, help=help)
+        if name == "run":
+            one.add_argument(
+                "--explain",
+                action="store_true",
+                help="estimate time, memory and disk from a few rounds, and train nothing else",
+            )
+            help = "keep the numbers of a cell that is done, but no checkpoint; dfl-test and dfl-export need one"
+            one.add_argument("--discard-models", action="store_true", help=help)
+            help = "count runs whose own code has changed since as runs of the present code; default: train them again"
+            one.add_argument("--accept-code", action="store_true", help=help)
+            one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
+            help = "options of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
+            one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
+        if name == "table":
+            formats = ("markdown", "csv", "latex", "png")
+            one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
+            one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
+            one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
+            one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv in place of the score")
+            help = "rounds and bytes until the mean test score is 90 (%%)"
+            one.add_argument("--reach", metavar="90", type=float, help=help)
+            one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
+            one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
+            one.add_argument(
+                "--out", metavar="FILE", help="output file; default the terminal, for png the study's folder"
+            )
+        if name == "report":
+            one.add_argument("--out", metavar="FILE", help="the page; default report.html in the study's folder")
+    return parser
+
+
+def run(words: argparse.Namespace) -> int:
+    """Train the cells that are not done; then print the table."""
+    with Starter() as starter:
+        return _run(words, starter)
+
+
+def _run(words: argparse.Namespace, starter: Starter) -> int:
+    from dfl_lightning.bench.study.cells.checking import check
+    from dfl_lightning.bench.study.processes.running import Stops, run_cells
+    from dfl_lightning.bench.study.progress import Progress
+
+    if words.jobs is not None and words.jobs < 1:
+        raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
+    on_cluster = words.slurm or bool(words.options)
+    if on_cluster and words.explain:
+        raise UserError("--explain times a few rounds here and submits nothing; give it without --slurm")
+    if on_cluster:
+        from dfl_lightning.bench.study.processes import cluster
+
+        cluster.check_options(words.options, words.jobs)
+    jobs = words.jobs or 1
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    tuned = chosen_values(study, folder, words.scale)
+    if tuned is None and on_cluster:
+        raise UserError(
+            f"{study.path}: what is tried next depends on the trials before, so tune runs here; {_again(words, 'tune')}"
+        )
+    if tuned is None and not words.explain:
+        code = _tune(words, study, folder, starter)
+        if code:
+            return code
+        tuned = chosen_values(study, folder, words.scale)
+    plan = _planned(study, folder, words.scale, tuned or {})
+    for remark in [*overridden(study), *about_excluded(study.exclude), *about_conditions(plan)]:
+        print(remark, flush=True)
+    if words.explain:
+        from dfl_lightning.bench.study.cells.estimate import explain
+
+        if tuned is None and study.tune is not None:
+            number = f"{study.tune.trials} trials of each row and column"
+            print(f"tune: {number} come first; their time is not in the times below, nor are the chosen values")
+        for line in explain(plan, jobs):
+            print(line, flush=True)
+        return 0
+    _make_folder(plan)
+    for sentence in _settle_code(plan, words.accept_code):
+        print(sentence, flush=True)
+    todo = [replace(cell, keeps_models=not words.discard_models) for cell in check(plan)]
+    if words.discard_models:
+        for cell in plan.distinct():
+            give_back(state_of(cell), keep_models=False)
+    if on_cluster:
+        _submit(words, plan, todo, cluster)
+        return 0
+    cells = plan.distinct()
+    progress = Progress(cells, jobs, plan.study.measure)
+    print(f"{study.name}: {progress.counts()}", flush=True)
+    with Stops() as stops:
+        try:
+            run_cells(todo, jobs, progress, stops, starter)
+        finally:
+            progress.stop()
+    states = [state_of(cell) for cell in cells]
+    counts = Counter(state.word for state in states)
+    if stops.signum:
+        name = signal.Signals(stops.signum).name
+        again = _again(words, "run")
+        done = f"{counts['done']} of {len(cells)} cells are done"
+        return say("dfl-study", f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
+    print(f"{study.name}: {progress.counts()}\n", flush=True)
+    _print_table(plan, None)
+    for state in states:
+        if state.word == "failed":
+            say("dfl-study", f"{state.cell.label}: {state.why}", 2)
+    return 2 if counts["failed"] else 0
+
+
+def _settle_code(plan: Plan, accepts: bool) -> Iterator[str]:
+    """Accept runs of other code, where this is asked for; yields what becomes of them."""
+    found = [state for cell in plan.distinct() if (state := state_of(cell)).other_code]
+    for state in found:
+        if accepts and state.run is not None:
+            accept(state.cell, state.run)
+    kept = f"trained again, and the former run is kept in {SET_ASIDE}/ of the cell; --accept-code keeps the number"
+    for reason, labels in by_reason((state.other_code, state) for state in found).items():
+        yield f"of other code: {labels}: {reason}; {'accepted' if accepts else kept}"
+
+
+def tune_only(words: argparse.Namespace) -> int:
+    """The trials, and the values that they choose."""
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    study.require_tune()
+    if words.jobs is not None and words.jobs < 1:
+        raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
+    if chosen_values(study, folder, words.scale) is None:
+        with Starter() as starter:
+            code = _tune(words, study, folder, starter)
+        if code:
+            return code
+    for sentence in caption(study, folder, words.scale):
+        print(sentence)
+    print(tuned_file(folder, words.scale))
+    return 0
+
+
+def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starter) -> int:
+    """Do the trials that are not done; 0 where all are."""
+    from dfl_lightning.bench.study.cells.checking import lacking_data
+    from dfl_lightning.bench.study.processes.running import Stops, run_cells
+    from dfl_lightning.bench.study.progress import Progress
+    from dfl_lightning.bench.study.tuning import Tuning, run_trials
+
+    tuning, jobs = Tuning(study, folder, words.scale), words.jobs or 1
+    lacking_data(
+        make_plan(study, folder, words.scale)
+    )  # rows and columns that have nothing to be tuned are checked too
+    tuning.check()
+    _make_trials_folder(folder)
+    size = f"{counted(len(tuning.places), 'place')} of the table, {counted(tuning.tune.trials, 'trial')} each"
+    print(f"{study.name}: tune, {size}", flush=True)
+    with Stops() as stops:
+
+        def work(cells: Sequence[Cell]) -> bool:
+            progress = Progress(cells, jobs, None)  # without an accuracy: it would be that of the test data
+            try:
+                run_cells(cells, jobs, progress, stops, starter)
+            finally:
+                progress.stop()
+            return not stops.signum
+
+        run_trials(tuning, work)
+    if stops.signum:
+        name = signal.Signals(stops.signum).name
+        done = "trials that are done stay"
+        return say(
+            "dfl-study", f"stopped by {name}; {done}; go on with: {_again(words, words.name)}", 128 + stops.signum
+        )
+    return 0
+
+
+def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster: Any) -> None:
+    """Submit the cells that are not being worked at, and say what to type next."""
+    running = sum(state_of(cell).is_running for cell in todo)
+    cells = [cell for cell in todo if not state_of(cell).is_running]
+    others = f"; {running} running already" * bool(running)
+    if not cells:
+        print(f"{plan.study.name}: no cell is open, nothing is submitted{others}")
+        return
+    job = cluster.submit(cells, plan.folder, plan.study.name, words.options, words.jobs)
+    print(f"{plan.study.name}: {counted(len(cells), 'cell')} submitted, job {job}{others}")
+    print(f"logs: {plan.folder / cluster.JOBS}, and log.txt in the folder of each cell below {plan.folder / 'cells'}")
+    print(f"how far they are: {_again(words, 'status')}\nthe numbers: {_again(words, 'table')}")
+    options = [w for name, value in words.options.items() for w in (f"{PREFIX}{name}", str(value))]
+    jobs = ["-j", str(words.jobs)] if words.jobs else []
+    again = shlex.join([*jobs, "--slurm", *options])
+    print(f"cells that have failed or were cancelled, once more: {_again(words, 'run')} {again}")
+
+
+def _again(words: argparse.Namespace, command: str) -> str:
+    """A command about the same study."""
+    part = getattr(words, "scale", 1.0)  # add-seeds has none
+    scale = ["--scale", f"{part:g}"] if part < 1 else []
+    discard = ["--discard-models"] * (command == "run" and getattr(words, "discard_models", False))
+    to = ["--to", words.to] if words.to else []
+    return shlex.join(["dfl-study", command, words.file, *to, *scale, *discard])
+
+
+def status(words: argparse.Namespace) -> int:
+    """A grid of rows and columns, a line for each cell that has begun or has failed, and the counts."""
+    from dfl_lightning.bench.study.tables.grid import grid
+
+    _, plan = _plan(words)
+    states = {key: state_of(cell) for key, cell in plan.cells.items()}
+    for line in grid(plan, states, shutil.get_terminal_size((100, 24)).columns):
+        print(line)
+    for sentence in [*about_excluded(plan.study.exclude), *about_code(plan, list(states.values()))]:
+        print(sentence)
+    for lack in dict.fromkeys(plan.missing.values()):
+        print(f"not in the library yet: {lack}")
+    for state in states.values():
+        if state.word in ("running", "stopped"):
+            print(f"{state.cell.label}: {state.word} at round {state.rounds} of {state.cell.rounds}")
+    for state in states.values():
+        if state.why and not state.is_done:
+            print(f"{state.cell.label}: {state.word}: {state.why}")
+    counts = Counter(state.word for state in {s.cell.folder: s for s in states.values()}.values())
+    print(
+        f"{counted(sum(counts.values()), 'cell')} in {plan.folder}: {', '.join(f'{n} {w}' for w, n in counts.items())}"
+    )
+    return 0
+
+
+def table(words: argparse.Namespace) -> int:
+    """The table in one of the formats."""
+    reach = None if words.reach is None else read_reach(words.reach)
+    measure = measure_of(words.accuracy, words.number, words.over_rounds, words.better, words.score, reach)
+    _, plan = _plan(words)
+    _print_table(plan, measure, words.format, words.out)
+    return 0
+
+
+def report(words: argparse.Namespace) -> int:
+    """The page of dfl-report: a method for each row of the table, compared within each column."""
+    from dfl_lightning.bench.report.writing import PAGE, check_report, write_page
+
+    check_report()
+    from dfl_lightning.bench.study.tables.page import opening
+    from dfl_lightning.bench.study.tables.table import make_table
+
+    study, plan = _plan(words)
+    done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
+    if not done:
+        raise UserError(f"{plan.folder}: no cell is done yet; train them with: {_again(words, 'run')}")
+    found = [(state.cell, state.run) for state in done if state.run is not None]
+    file = write_page(
+        [(cell.row, run) for cell, run in found],
+        Path(words.out) if words.out else plan.folder / PAGE,
+        columns=[cell.column for cell, _ in found] if len(study.columns) > 1 else None,
+        study=plan.title,
+        command=_again(words, "run"),
+        opening=partial(opening, make_table(plan)),
+    )
+    trained = len({state.cell.folder for state in done})  # one may have several places
+    print(f"{file} ({size(file.stat().st_size)}), {trained} of {len(plan.distinct())} cells")
+    return 0
+
+
+def more_seeds(words: argparse.Namespace) -> int:
+    """Further seeds."""
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    new = add_seeds(study, folder, words.number)
+    added = ", ".join(map(str, new))
+    print(f"added the seeds {added} in {folder / 'seeds.yaml'}; train them with: {_again(words, 'run')}")
+    return 0
+
+
+def list_studies(words: argparse.Namespace) -> int:
+    """The shipped studies, a line each."""
+    for name in shipped(KIND):
+        print(f"{name:24} {read_study_file(name).title}")
+    return 0
+
+
+def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    tuned = chosen_values(study, folder, words.scale)
+    if tuned is None:
+        raise UserError(
+            f"{study.path}: the options of its block tune have not been looked for yet; {_again(words, 'tune')}"
+        )
+    return study, _planned(study, folder, words.scale, tuned)
+
+
+def _planned(study: Study, folder: Path, scale: float, tuned: Mapping[tuple[str, str], Mapping[str, Any]]) -> Plan:
+    plan = make_plan(study, folder, scale, tuned)
+    for sentence in contradictions(plan.distinct()):
+        raise UserError(sentence)
+    write_cells(plan)
+    return plan
+
+
+def _folder(study: Study, to: str | None) -> Path:
+    return Path(to) if to else Path("studies") / study.name
+
+
+def _make_folder(plan: Plan) -> None:
+    try:
+        (plan.folder / "cells").mkdir(parents=True, exist_ok=True)
+        write_cells(plan)
+    except OSError as error:
+        raise UserError(
+            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+        ) from error
+
+
+def _make_trials_folder(folder: Path) -> None:
+    try:
+        (folder / TRIALS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+        ) from error
+
+
+def _print_table(plan: Plan, measure: Measure | None, format: str = "markdown", out: str | None = None) -> None:
+    from dfl_lightning.bench.study.tables import formats
+    from dfl_lightning.bench.study.tables.table import make_table
+
+    made = make_table(plan, measure)
+    if format == "png":
+        from dfl_lightning.bench.study.tables.picture import draw
+
+        print(draw(made, Path(out) if out else plan.folder / f"{plan.study.name}.png"))
+        return
+    text = {"markdown": formats.markdown, "csv": formats.as_csv, "latex": formats.latex}[format](made)
+    if out:
+        Path(out).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="" if format == "csv" else "\n")

@@ -1,0 +1,1 @@
+"""The study file: its keys, its cells and the settings of each."""

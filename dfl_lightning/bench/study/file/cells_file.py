@@ -1,0 +1,89 @@
+"""cells.csv: which folder of a study is which place of its table, for readers that have no study file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from dfl_lightning.bench.study.plan import Plan
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import write_atomically
+
+NAME = "cells.csv"
+HEAD = ("row", "column", "seed", "scale", "folder", "code")
+
+
+@dataclass(frozen=True)
+class CellEntry:
+    """A line of the file.
+
+    Attributes:
+        row: the method's name.
+        column: the task's name.
+        seed: of the run.
+        scale: of the rounds, 0 to 1.
+        folder: of the cell, below the study's.
+        code: hashes of the user's own code, by module, as the study found it last.
+    """
+
+    row: str
+    column: str
+    seed: int
+    scale: float
+    folder: Path
+    code: dict[str, str]
+
+
+def write_cells(plan: Plan) -> None:
+    """Note a plan's cells in the study's folder, where that exists; cells of other scales stay noted."""
+    if not plan.folder.is_dir():
+        return
+    file = plan.folder / NAME
+    before = read_cells(plan.folder) if file.is_file() else []
+    entries = [entry for entry in before if entry.scale != plan.scale]
+    for cell in plan.cells.values():
+        folder = cell.folder.relative_to(plan.folder)
+        entries.append(CellEntry(cell.row, cell.column, cell.seed, plan.scale, folder, cell.code))
+    entries.sort(key=lambda entry: -entry.scale)
+    if entries == before:
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEAD)
+    writer.writerows((e.row, e.column, e.seed, repr(e.scale), e.folder.as_posix(), _written(e.code)) for e in entries)
+    write_atomically(file, lambda open_file: open_file.write(text.getvalue().encode()))
+
+
+def read_cells(folder: Path) -> list[CellEntry]:
+    """The cells of a study's folder.
+
+    Raises:
+        UserError: no study has been run there, or the file is damaged.
+    """
+    file = folder / NAME
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder}: no {NAME} in there; give a study's folder, as in studies/<name>; "
+            "dfl-study status FILE writes it for a study of an earlier version"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read ({reason(error)})") from error
+    head, *lines = list(csv.reader(io.StringIO(text))) or [[]]
+    try:
+        if tuple(head) != HEAD:
+            raise ValueError(f"the first line is not {','.join(HEAD)}")
+        return [
+            CellEntry(row, column, int(seed), float(scale), Path(place), dict(json.loads(code or "{}")))
+            for row, column, seed, scale, place, code in lines
+        ]
+    except ValueError as error:
+        raise UserError(f"{file}: damaged ({error}); remove it, and dfl-study status FILE writes it anew") from error
+
+
+def _written(code: dict[str, str]) -> str:
+    return json.dumps(code, sort_keys=True) if code else ""

@@ -1,0 +1,238 @@
+"""A study file: rows, columns and seeds of a table, and what has been published about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.bench.study.file.exclude import Exclusion, read_exclude
+from dfl_lightning.bench.study.file.tune_block import Tune, read_tune
+from dfl_lightning.bench.study.tables.measure import Measure, read_measure
+from dfl_lightning.utils.errors import UserError, nearest
+from dfl_lightning.utils.shipped_files import find
+from dfl_lightning.utils.yaml_files import read_config
+
+KIND = "configs/studies"
+"""Where the shipped study files are."""
+
+KEYS = (
+    *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "accuracy", "number", "published"),
+    *("note", "tune"),
+)
+MISSING = "not_in_library"
+"""Key of a row or column that the library has no method or data for: what is missing."""
+
+Layer = Mapping[str, Any]
+"""Settings of a row, a column or a cell: dotted or nested, and `config` for the file that they are laid on."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number that a paper prints, in the unit of the table: an accuracy in percent.
+
+    Attributes:
+        mean: the number.
+        sd: its standard deviation, where the paper gives one.
+    """
+
+    mean: float
+    sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study file says.
+
+    Attributes:
+        name: of the study, and of its folder.
+        path: the file.
+        title: the first comment line of the file.
+        base: settings of every cell.
+        rows: settings of each method, by its name in the table.
+        columns: settings of each task.
+        cells: settings of single cells, by row and column; None: there is no such cell.
+        seeds: the replications.
+        measure: what is compared.
+        published: by row and column.
+        note: a sentence for every caption.
+        tune: options that are looked for before the table is made; None: all are given.
+        exclude: cells that take no part in the table.
+    """
+
+    name: str
+    path: Path
+    title: str
+    base: Layer
+    rows: dict[str, Layer]
+    columns: dict[str, Layer]
+    cells: dict[str, dict[str, Layer | None]]
+    seeds: list[int]
+    measure: Measure
+    published: dict[str, dict[str, Published]] = field(default_factory=dict)
+    note: str = ""
+    tune: Tune | None = None
+    exclude: tuple[Exclusion, ...] = ()
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Row and column of every place of the table that has cells."""
+        return [(row, column) for row in self.rows for column in self.columns if not self.is_left_out(row, column)]
+
+    def require_tune(self) -> Tune:
+        """The block `tune`.
+
+        Raises:
+            UserError: the file has none.
+        """
+        if self.tune is None:
+            raise UserError(f"{self.path}: there is no block tune in it; docs/studies.md says what it may hold")
+        return self.tune
+
+    def is_left_out(self, row: str, column: str) -> bool:
+        """Whether the file excludes this cell.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
+        return column in self.cells.get(row, {}) and self.cells[row][column] is None
+
+    def is_excluded(self, row: str, column: str, seed: int) -> bool:
+        """Tell whether `exclude` names a cell.
+
+        Args:
+            row: of the table.
+            column: of the table.
+            seed: of the run.
+        """
+        return any(entry.covers(row, column, seed) for entry in self.exclude)
+
+    def missing(self, row: str, column: str) -> str:
+        """What the library lacks for this row or column; empty if nothing.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
+        return str(self.rows[row].get(MISSING) or self.columns[column].get(MISSING) or "")
+
+    def layers(self, row: str, column: str) -> list[Layer]:
+        """The settings of a row and column; later ones override earlier ones.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
+        return [self.base, self.columns[column], self.rows[row], self.cells.get(row, {}).get(column) or {}]
+
+
+def read_study_file(name: str | Path) -> Study:
+    """A study file, by its path or by the name of a shipped one.
+
+    Raises:
+        UserError: no such file, an unknown key, or a part of it that is not as it must be.
+    """
+    path = find(KIND, name)
+    content = read_config(path)
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"{path}: unknown key '{key}'{nearest(str(key), KEYS)} (keys: {', '.join(KEYS)})")
+    for key in ("rows", "columns"):
+        if key not in content:
+            raise UserError(f"{path}: a study needs {key}, a mapping of names to settings")
+    rows = _layers(path, "rows", content["rows"])
+    columns = _layers(path, "columns", content["columns"])
+    seeds = _seeds(path, content.get("seeds", [0]))
+    return Study(
+        name=_name(path, content.get("name", path.stem)),
+        path=path,
+        title=_title(path),
+        base=_layer(path, "base", content.get("base")),
+        rows=rows,
+        columns=columns,
+        cells=_cells(path, content.get("cells") or {}, rows, columns),
+        seeds=seeds,
+        measure=read_measure(content, str(path)),
+        published=_published(path, content.get("published") or {}, rows, columns),
+        note=str(content.get("note") or ""),
+        tune=read_tune(path, content.get("tune"), rows, columns, seeds),
+        exclude=read_exclude(path, content.get("exclude"), rows, columns),
+    )
+
+
+def _name(path: Path, name: Any) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", name):
+        raise UserError(f"{path}: name '{name}' becomes a folder; use letters, digits, '-', '_' and '.'")
+    return name
+
+
+def _title(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+def _layers(path: Path, key: str, content: Any) -> dict[str, Layer]:
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path}: {key} is a mapping of names to settings, with one entry or more")
+    return {str(name): _layer(path, f"{key}: {name}", layer) for name, layer in content.items()}
+
+
+def _layer(path: Path, where: str, content: Any) -> Layer:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: {where}: settings are a mapping such as {{selection.k: 5}}, not {content!r}")
+    return {str(key): value for key, value in content.items()}
+
+
+def _cells(
+    path: Path, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
+) -> dict[str, dict[str, Layer | None]]:
+    found: dict[str, dict[str, Layer | None]] = {}
+    for row, column, layer in _by_place(path, "cells", content, rows, columns):
+        found.setdefault(row, {})[column] = None if layer is None else _layer(path, f"cells: {row}: {column}", layer)
+    return found
+
+
+def _published(
+    path: Path, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
+) -> dict[str, dict[str, Published]]:
+    found: dict[str, dict[str, Published]] = {}
+    for row, column, value in _by_place(path, "published", content, rows, columns):
+        numbers = value if isinstance(value, list) else [value]
+        right = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+        if not right or len(numbers) not in (1, 2):
+            raise UserError(
+                f"{path}: published: {row}: {column}: {value!r} is no number (accuracies: in percent); give 84.3, or "
+                "[84.3, 0.4] with its standard deviation"
+            )
+        found.setdefault(row, {})[column] = Published(*(float(number) for number in numbers))
+    return found
+
+
+def _by_place(
+    path: Path, key: str, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
+) -> list[tuple[str, str, Any]]:
+    """Row, column and value of a mapping of rows to columns to values."""
+    found = []
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: {key} is a mapping of rows to columns to values")
+    for row, inner in content.items():
+        if str(row) not in rows:
+            raise UserError(f"{path}: {key}: there is no row '{row}'{nearest(str(row), rows)}")
+        if not isinstance(inner, dict):
+            raise UserError(f"{path}: {key}: {row} is a mapping of columns to values")
+        for column, value in inner.items():
+            if str(column) not in columns:
+                raise UserError(f"{path}: {key}: {row}: there is no column '{column}'{nearest(str(column), columns)}")
+            found.append((str(row), str(column), value))
+    return found
+
+
+def _seeds(path: Path, content: Any) -> list[int]:
+    right = isinstance(content, list) and content and all(type(seed) is int and 0 <= seed < 2**32 for seed in content)
+    if not right or len(set(content)) < len(content):
+        raise UserError(f"{path}: seeds is a list of different whole numbers such as [0, 1, 2], not {content!r}")
+    return list(content)

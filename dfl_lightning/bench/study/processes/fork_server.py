@@ -1,0 +1,174 @@
+"""The process of which a study's cells are forks: it has imported the libraries, which takes seconds, and nothing else.
+
+    python -m dfl_lightning.bench.study.processes.fork_server
+
+Its standard input is a socket of the study's, from which it reads requests until the study has ended. A fork leaves
+`serve` and becomes what `python -m dfl_lightning.bench.study.processes.child` would be: Python ends it as it ends any other process.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from dfl_lightning.bench.study.processes.fork_end import end_fork
+from dfl_lightning.cli.loading import loading, own_process
+
+PRELOADED = ("dfl_lightning.cli.command", "dfl_lightning.engines.stacked")
+"""Modules that import all that a run needs."""
+
+LONGEST = 1 << 18
+"""Bytes of the longest request."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a fork is to do.
+
+    Attributes:
+        module: what to run, as `python -m` does.
+        words: for it.
+        environment: variables that differ from the server's.
+        without: variables of the server's that it does not have.
+        descriptors: its standard input, its log, and the lock of its folder where there is one.
+    """
+
+    module: str
+    words: list[str]
+    environment: dict[str, str]
+    without: list[str]
+    descriptors: list[int]
+
+
+def main() -> None:
+    """Import, say so, and serve; in a fork: be a cell."""
+    control = socket.socket(fileno=os.dup(0))  # the study sees it closed when this process has ended, not before
+    own_process()
+    with loading():  # a fork's collections do not look through what is imported, which would copy its pages
+        for module in PRELOADED:
+            importlib.import_module(module)
+        importlib.import_module(PRELOADED[0]).prepare_forks()
+    gc.disable()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    printed = os.pread(1, os.fstat(1).st_size, 0)  # by what was imported: a file, which is the study's too
+    work = serve(control, obstacle())
+    if work is None:
+        os._exit(0)  # nothing to save or to tell
+    control.close()
+    gc.enable()
+    become_cell(work, printed)
+
+
+def obstacle() -> str:
+    """Why this process cannot be forked; empty where it can.
+
+    OpenBLAS, which starts threads when it is imported, ends them before a fork and starts them again when it computes.
+    So the threads are counted after a first fork.
+    """
+    import torch
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    if os.waitpid(pid, 0)[1]:
+        return "CUDA is in use once the libraries are imported"
+    if len(os.listdir("/proc/self/task")) > 1:
+        names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+        return f"importing the libraries starts threads{f' ({names})' if names else ''}"
+    return ""
+
+
+def serve(control: socket.socket, why_not: str) -> Work | None:
+    """Start forks and say how they have ended; None where the study has ended.
+
+    Args:
+        control: connected with the study, one message for each request and each answer.
+        why_not: the first message: why this process starts no forks, empty where it does.
+
+    Returns:
+        In a fork: what it is to do.
+    """
+    answer: dict[str, Any] = {"obstacle": why_not}
+    while True:
+        try:
+            control.send(json.dumps(answer).encode())
+            message, descriptors, *_ = socket.recv_fds(control, LONGEST, 3)
+        except ConnectionError:
+            return None
+        if not message:
+            return None
+        request = json.loads(message)
+        if "pid" in request:
+            answer = {"code": exit_code(request["pid"])}
+            continue
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid, answer = -1, {"obstacle": f"no process can be started ({error.strerror})"}
+        if pid == 0:
+            return Work(**request, descriptors=list(descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if pid > 0:
+            answer = {"pid": pid}
+
+
+def exit_code(pid: int) -> int | None:
+    """Of a fork, negative for a signal; None while it works."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def become_cell(work: Work, printed: bytes) -> None:
+    """What a new Python would be, in a session of its own.
+
+    Signal handlers, warning filters, the working folder and the numbers of threads are those of a Python that has
+    imported the libraries in this environment, since the server has changed nothing of it. Python seeds `random` anew
+    in every fork.
+
+    Args:
+        work: what to do.
+        printed: what the libraries have printed when they were imported; the cell's log gets it.
+    """
+    import numpy
+    import torch
+
+    inherited = set(sys.modules)
+    os.setsid()
+    stdin, log, *lock = work.descriptors
+    for descriptor, standard in ((stdin, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, standard)
+    os.close(stdin)
+    os.close(log)
+    for descriptor in lock:  # held until this process ends; not by what it starts
+        os.set_inheritable(descriptor, False)
+    if not os.read(0, 1):  # the study does not know that this fork is there: it starts the cell in another way
+        os._exit(0)
+    os.write(2, printed)
+    for name in work.without:
+        os.environ.pop(name, None)
+    os.environ.update(work.environment)
+    importlib.invalidate_caches()  # users' modules may have been written since
+    numpy.random.seed()  # forks would draw the same, where new Pythons do not
+    torch.default_generator.seed()
+    sys.argv = [work.module, *work.words]
+    sys.orig_argv = [sys.executable, "-m", *sys.argv]
+    try:
+        runpy.run_module(work.module, run_name="__main__", alter_sys=True)
+    except SystemExit as left:
+        if not isinstance(left.code, int):
+            raise
+        end_fork(left.code, inherited)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tables of a study: measures, formats, pictures and the page."""

@@ -1,0 +1,180 @@
+"""A table as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from dfl_lightning.bench.stats.statistics import Difference
+from dfl_lightning.bench.study.file.exclude import of_place
+from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.table import Table, TableCell
+from dfl_lightning.bench.study.tables.unequal import by_place
+from dfl_lightning.utils.memory import size
+
+
+def markdown(table: Table) -> str:
+    """With the paired differences as a second table, and the notes below."""
+    head = ["", *table.columns, *table.further]
+    lines = [f"**{table.title}**", "", _line(head), _line(["---"] * len(head))]
+    for row in table.rows:
+        cells = [_cell(table, row, column) for column in table.columns]
+        lines.append(_line([row, *cells, *(said[row] for said in table.further.values())]))
+    rows = _differences(table)
+    if rows:
+        head = ["column", "best − row", "mean", "95 % interval of this pair", "p (t, adjusted)", "p (signs, adjusted)"]
+        head += ["seeds", "seeds needed"]
+        lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
+    return "\n".join([*lines, "", *(f"- {note}" for note in [*table.signs, *table.notes]), f"- made: {table.made}", ""])
+
+
+def as_csv(table: Table) -> str:
+    """A line a row and column, numbers in full."""
+    out = io.StringIO()
+    names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
+    names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
+    names += ["seeds_needed", "remark", "seeds", "conditions", "excluded", "done", "bytes_until"]
+    names += ["models_received", "bytes_received"]
+    conditions = by_place(table.plan, table.states)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for (row, column), place in table.places.items():
+        rival = table.rivals.get((row, column))
+        d = rival.difference if rival else None
+        published = place.published
+        gap = None if published is None or place.mean is None else place.mean - published.mean
+        values = [row, column, table.measures[column].name, table.plan.scale, len(place.values), place.mean, place.sd]
+        values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
+        ps = [rival and (rival.p_of_t if rival.among else None), rival and rival.p]
+        values += [d and d.mean, d and d.low, d and d.high, *ps, d and d.seeds_needed, place.remark]
+        seeds = " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())
+        why = of_place(table.plan.study.exclude, row, column)
+        received = table.received[row, column]
+        values += [seeds, conditions.get((row, column), ""), why, *_reaching(place), received.models, received.bytes]
+        writer.writerow(values)
+    return out.getvalue()
+
+
+def _reaching(place: TableCell) -> list[float | int | None]:
+    """Return the seeds that are done and the mean bytes until the value, of a table of `--reach`."""
+    received = list(place.bytes.values())
+    return [place.asked or None, sum(received) / len(received) if received else None]
+
+
+def latex(table: Table) -> str:
+    """For the package booktabs, with the notes in the caption."""
+    head = " & ".join(["", *(_tex(column) for column in [*table.columns, *table.further])])
+    places = f"l{'r' * len(table.columns)}{'l' * len(table.further)}"
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{places}}}", r"\toprule"]
+    lines += [rf"{head} \\", r"\midrule"]
+    for row in table.rows:
+        cells = [_cell(table, row, column, bold=_tex_bold, plain=_tex) for column in table.columns]
+        cells += [_tex(said[row]) for said in table.further.values()]
+        lines.append(rf"{' & '.join([_tex(row), *cells])} \\")
+    caption = " ".join(f"{_tex(note)}." for note in [table.title, *table.signs, *table.notes, f"Made: {table.made}"])
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.plan.study.name}}}"]
+    return "\n".join([*lines, r"\end{table}", ""])
+
+
+def _cell(
+    table: Table,
+    row: str,
+    column: str,
+    bold: Callable[[str], str] = lambda text: f"**{text}**",
+    plain: Callable[[str], str] = str,
+) -> str:
+    place, measure = table.places[row, column], table.measures[column]
+    text = plain(number(place, measure) or place.remark)
+    if table.is_best(row, column):
+        text = bold(text)
+    rival = table.rivals.get((row, column))
+    if rival is not None and rival.sign:
+        text += plain(f" {rival.sign}")
+    seeds = place.seeds_in_words(len(table.plan.seeds))
+    text += f" {seeds}" if seeds else ""
+    if place.published is not None:
+        gap = "" if place.mean is None else f", {signed(place.mean - place.published.mean, measure)}"
+        text += plain(f" [{measure.text(place.published.mean)}{gap}]")
+    return text
+
+
+def number(place: TableCell, measure: Measure) -> str:
+    """Write mean and standard deviation, and the bytes received until a value was reached; empty where there is none.
+
+    Args:
+        place: of the table.
+        measure: what is compared.
+
+    Examples:
+        >>> accuracy = Measure("last")
+        >>> number(TableCell({0: 80.0, 1: 82.0}, None), accuracy), number(TableCell({}, None), accuracy)
+        ('81.00 ± 1.41', '')
+    """
+    if place.mean is None:
+        return ""
+    mean = measure.text(place.mean)
+    received = f", {size(sum(place.bytes.values()) / len(place.bytes))}" if place.bytes else ""
+    return f"{mean}{received}" if place.sd is None else f"{mean} ± {measure.text(place.sd)}{received}"
+
+
+def _differences(table: Table) -> list[list[str]]:
+    rows = []
+    for (row, column), rival in table.rivals.items():
+        d, measure = rival.difference, table.measures[column]
+        if d is not None:
+            ps = [f"{rival.p_of_t:.3f}" if rival.among else "", "" if rival.p is None else f"{rival.p:.3f}"]
+            pair = f"{table.best[column]} − {row}"
+            rows.append([column, pair, signed(d.mean, measure), _interval(d, measure), *ps, str(d.count), _needed(d)])
+    return rows
+
+
+def _interval(d: Difference, measure: Measure) -> str:
+    if d.low is None or d.high is None:
+        return "one seed: none"
+    return f"{signed(d.low, measure)} to {signed(d.high, measure)}"
+
+
+def _needed(d: Difference) -> str:
+    return "more than 1000" if d.seeds_needed is None and d.count > 1 else str(d.seeds_needed or "")
+
+
+def signed(value: float, measure: Measure) -> str:
+    """A difference with its sign; 0 has none.
+
+    Args:
+        value: in the measure's unit.
+        measure: what is compared.
+
+    Examples:
+        >>> signed(1.0, Measure("last")), signed(-0.001, Measure("last"))
+        ('+1.00', '0.00')
+    """
+    text = measure.text(value)
+    return f"{'−' if value < 0 else '+'}{text.lstrip('-')}" if float(text) else text.lstrip("-")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+_TEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+    **{"±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "–": "--", "°": r"$^\circ$", "<": "$<$", ">": "$>$"},
+    **{"α": r"$\alpha$", "τ": r"$\tau$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$"},
+}
+
+
+def _tex(text: str) -> str:
+    r"""A text with what LaTeX takes for commands written out.
+
+    Examples:
+        >>> print(_tex("50 % ± 1_a"))
+        50 \% $\pm$ 1\_a
+    """
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def _tex_bold(text: str) -> str:
+    return rf"\textbf{{{text}}}"

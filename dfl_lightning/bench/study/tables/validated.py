@@ -1,0 +1,27 @@
+"""Whether clients have validation data, which then choose the round whose score a study compares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dfl_lightning.bench.study.cells.cell_state import CellState
+from dfl_lightning.bench.study.file.validation_settings import said_by
+from dfl_lightning.runs.tables import read_npz
+
+
+def are_validated(states: Sequence[CellState]) -> bool:
+    """Say whether all cells have validation data; those whose settings do not decide it count once they are done.
+
+    Args:
+        states: of a study's cells.
+    """
+    found = [_is_validated(state) for state in states]
+    return any(found) and not any(answer is False for answer in found)
+
+
+def _is_validated(state: CellState) -> bool | None:
+    said = said_by(state.cell.config)
+    if said is not None or state.run is None or not state.is_done:
+        return said
+    offsets = read_npz(state.run / "split.npz").get("val_offsets")
+    return offsets is not None and len(offsets) > 0 and bool(offsets[-1] > 0)

@@ -1,0 +1,182 @@
+"""A run folder as arrays and plain tables: what `trainer.run` offers after a fit, of any run, later."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from dfl_lightning.runs.run_tables import RunTables
+from dfl_lightning.runs.tables import damaged, read_metrics, read_npz
+from dfl_lightning.runs.typed import COMMANDS, read_commands
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import unique_pairs
+from dfl_lightning.utils.score import Score
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "substitutes", "link_messages")
+
+
+class Run(RunTables):
+    """A finished, stopped or still running run, read from its folder when something is asked for.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        UserError: there is no run.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder)
+        self._read: dict[str, dict[str, np.ndarray]] = {}
+        if not (self.path / "metrics.csv").is_file():
+            raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
+
+    def __repr__(self) -> str:
+        """Where it is and how far it got."""
+        return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        if name not in self._read:
+            self._read[name] = self._metrics() if name == "metrics" else read_npz(self.path / f"{name}.npz")
+        return self._read[name]
+
+    def _metrics(self) -> dict[str, np.ndarray]:
+        rows = read_metrics(self.path / "metrics.csv")
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in names or ["round"]}
+
+    @property
+    def link_messages(self) -> dict[str, np.ndarray]:
+        """link_messages.npz, by column: `receiver`, `sender`, `models`, `parts`, `bytes`; with `LinkMessages` only."""
+        return self._table("link_messages")
+
+    @property
+    def split(self) -> dict[str, np.ndarray]:
+        """split.npz: who has which samples, ground-truth clusters, adversaries."""
+        return self._table("split")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml; empty where the folder has none."""
+        path = self.path / "config.yaml"
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise damaged(path, reason(error)) from error
+        return content if isinstance(content, dict) else {}
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """summary.json, empty while the run lasts and if it was killed."""
+        path = self.path / "summary.json"
+        try:
+            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
+            content = json.loads(text, object_pairs_hook=unique_pairs)
+        except (OSError, ValueError) as error:
+            raise damaged(path, reason(error)) from error
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def num_clients(self) -> int | None:
+        """Of the summary, else of the split; None where neither is known."""
+        offsets = self.split.get("test_offsets", ())
+        known: int | None = self.summary.get("clients")
+        return known if known is not None else len(offsets) - 1 if len(offsets) else None
+
+    @cached_property
+    def score(self) -> Score:
+        """By what its task compares models: the name, the direction and the unit."""
+        return Score.read(self.summary) if self.summary else Score.of_columns(self.metrics)
+
+    @cached_property
+    def commands(self) -> list[str]:
+        """The commands as they were typed, the first and every resume; none for a run from Python."""
+        return [row["command"] for row in read_commands(self.path / COMMANDS)]
+
+    def frame(self, table: str = "metrics") -> Any:
+        """A table as a pandas frame: `metrics`, `clients` (a row an evaluation and client), `graphs` and so on.
+
+        Raises:
+            UserError: pandas is not installed; no such table.
+        """
+        if table not in _TABLES:
+            raise UserError(f"there is no table '{table}'; tables are: {', '.join(_TABLES)}")
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError(f"frame('{table}') needs pandas: pip install pandas; run.{table} needs nothing") from error
+        columns = getattr(self, table)
+        return pandas.DataFrame(_long(columns) if table == "clients" else columns)
+
+    # --- models -------------------------------------------------------------------------------------------------------
+    def model(self, client: int, network: nn.Module | None = None) -> Any:
+        """A client's model after the last checkpoint, as `dfl-export` writes it.
+
+        Args:
+            client: its id.
+            network: a plain network to load it into.
+
+        Returns:
+            The state dict; or the network, where one is given.
+
+        Raises:
+            UserError: no checkpoint, no such client, or several servers.
+        """
+        from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state
+
+        state: dict[str, Tensor] = reported_state(checked_content(self.path, [client]), client)
+        if network is None:
+            return state
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            raise UserError(f"{type(network).__name__} is not the network of {self.path} ({reason(error)})") from error
+        return network
+
+
+def read_run(folder: str | os.PathLike[str]) -> Run:
+    """Read a run's tables as arrays, its configuration, its summary and its models.
+
+    Args:
+        folder: the run folder, `runs/<name>/<time>`; the run may be finished, stopped or still going.
+
+    Returns:
+        The run: `metrics` has the columns of metrics.csv, `clients` an array [evaluations, m] for each score, `config`
+        and `summary` are mappings. Each file is read when it is first asked for.
+
+    Raises:
+        UserError: there is no run in the folder.
+
+    Examples:
+        >>> read_run("runs/nowhere")
+        Traceback (most recent call last):
+        ...
+        dfl_lightning.utils.errors.UserError: runs/nowhere: no metrics.csv in there; give a run folder...
+    """
+    return Run(folder)
+
+
+def _long(clients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays [evaluations, clients] as columns, with `round` and `client`."""
+    arrays = {name: array for name, array in clients.items() if name != "rounds"}
+    if not arrays:
+        return {"round": np.array([], dtype=np.int64), "client": np.array([], dtype=np.int64)}
+    evaluations, number = next(iter(arrays.values())).shape
+    return {
+        "round": np.repeat(clients["rounds"], number),
+        "client": np.tile(np.arange(number), evaluations),
+        **{name: array.reshape(-1) for name, array in arrays.items()},
+    }

@@ -1,0 +1,500 @@
+"""The run folder: plain CSV, JSON and npz files that can be read without this library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from dfl_lightning.callbacks import Substitution
+from dfl_lightning.callbacks.base import honest_clients
+from dfl_lightning.checkpoints.history import CHANGED, config_text
+from dfl_lightning.checkpoints.io import rounds_in, run_of
+from dfl_lightning.checkpoints.names import FOLDER
+from dfl_lightning.checkpoints.own_code import CODE
+from dfl_lightning.functional import of_clients, over_clients, without_mean
+from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
+from dfl_lightning.runs.links import links_of, substitutes_of
+from dfl_lightning.runs.python_config import config_of_objects
+from dfl_lightning.runs.run_tables import RunTables
+from dfl_lightning.runs.summary import summarise
+from dfl_lightning.runs.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
+from dfl_lightning.runs.typed import COMMANDS, read_commands, write_commands
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
+from dfl_lightning.utils.locks import NAME as LOCK
+from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.source_code import ModuleSource, hashes_of, is_kept, write_sources
+from dfl_lightning.utils.users_code import account_of
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.bank import Boundary
+
+OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "processor", "versions")
+"""Keys of summary.json that say how the rounds were computed, not what came of them."""
+
+ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitutes.npz", "comparisons.npz")
+"""What a run keeps of its rounds in addition to a row of metrics."""
+
+OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
+"""What a run writes before its first round is complete, and whenever it saves."""
+
+
+_COUNTS = "rounds in files"
+"""The key of a checkpoint under which it says how many rounds each file had."""
+
+
+class RunFolder(RunTables, RoundCallback):
+    """Writes `runs/<name>/<time>/` and offers the same as arrays; a run has its folder for itself while it writes.
+
+    Attributes:
+        path: the folder, or None before the run.
+        summary: what summary.json holds, after the run.
+    """
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.is_open = False
+        self.summary: dict[str, Any] = {}
+        self._rows: list[dict[str, str]] = []
+        self._score, self._extra = Score(), list[str]()
+        self._honest: torch.Tensor | None = None  # see `honest_clients`
+        self._evaluations: dict[int, dict[str, np.ndarray]] = {}
+        self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
+        self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
+        self._comparisons = Comparisons()
+        tables = (self._graphs, self._diverged, self._dropouts, self._substitutes, self._comparisons)
+        self._kept: dict[str, Entries | Comparisons] = {table.file.removesuffix(".npz"): table for table in tables}
+        self._commands: list[dict[str, str]] = []
+        self._has_new_columns = False
+        self._source: Path | None = None  # the run folder that this fit goes on from
+        self._saved: dict[str, int] = {}  # rounds in each file when the checkpoint of this fit was saved
+        self._began: tuple[int, bool] | None = None  # where this fit started
+        self._lock = FolderLock()
+        self._made = False  # whether this fit made the folder
+        self._trainer: Any = None
+        self._monitored: dict[str, torch.Tensor] = {}
+        self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
+
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        if name == "metrics":
+            return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in self._columns}
+        return stacked(self._evaluations) if name == "clients" else self._kept[name].before()
+
+    @property
+    def _columns(self) -> list[str]:
+        """Of metrics.csv."""
+        return [*columns_of(self._score.name), *self._extra]
+
+    # --- open ---------------------------------------------------------------------------------------------------------
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Choose the folder, and lock it; the files come when the boundary is known."""
+        if stage != "fit":
+            return
+        self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
+        self._made = False
+        former = self.path if getattr(pl_module, "bank", None) is not None else None
+        self._source = run_of(trainer.resumed_from) or former
+        chosen, refusal = "", ""
+        if trainer.is_global_zero:
+            try:
+                chosen = str(self._choose(trainer))
+            except UserError as error:
+                refusal = str(error)
+        chosen, refusal = trainer.strategy.broadcast((chosen, refusal))
+        if refusal:
+            raise UserError(refusal)
+        self.path = Path(chosen)
+        self._made = self._source is None or trainer.fork
+        trainer.make_logger(self.path)
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and (callback.dirpath is None or callback in self._placed):
+                callback.dirpath = str(self.path / FOLDER)  # Lightning would put it where the first logger writes
+                self._placed.append(callback)
+
+    def _choose(self, trainer: RunTrainer) -> Path:
+        """The folder of the run that goes on, or a new one; locked.
+
+        Raises:
+            UserError: another process writes there, or it is not writable.
+        """
+        if self._source is None or trainer.fork:
+            folder = _new_folder(Path(trainer.runs_root) / trainer.run_name)
+        else:
+            folder = self._source
+            _refuse_links(folder)
+        self._lock.take(folder)
+        remark = f"{folder} cannot be locked ({self._lock.missing}): do not go on with this run twice at once"
+        if self._lock.missing and remark not in trainer.remarks:
+            trainer.remarks.append(remark)
+        return folder
+
+    def leave(self) -> None:
+        """Leave the folder of an earlier fit as it is, whatever happens before the next fit has a folder of its own."""
+        self.is_open = self._made = False
+
+    def unlock(self) -> None:
+        """Let other processes write into the folder: when a fit is over, however it ended."""
+        self._lock.release()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Read the rows up to the boundary, set aside what comes after it, write what describes the run."""
+        assert self.path is not None
+        self.is_open, self._score = True, Score.of(pl_module.federation.task)
+        self._honest = honest_clients(pl_module.federation)
+        if not trainer.is_global_zero:
+            return  # the first process writes
+        self.is_open = False
+        boundary = pl_module.bank.boundary
+        try:
+            self._read_earlier_rounds(boundary)
+            last = int(self._rows[-1]["round"]) + 1 if self._rows else 0
+            if boundary.closed and last < boundary.round:
+                self._add(boundary)  # the run was ended between closing the round and writing its row
+            self._write_metrics()
+            if self._rows:
+                self._write_arrays(boundary.round)
+            trainer.datamodule.save_split(self.path / "split.npz")
+            config = config_of_objects(trainer, pl_module) if trainer.config is None else trainer.config
+            if not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
+                code = hashes_of(pl_module.sources)
+                text = config_text({**pl_module.history, **config, **({CODE: code} if code else {})})
+                write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
+            if not (trainer.fit_loop.is_over and self._source == self.path):
+                self._write_code(pl_module.sources)
+            if trainer.command and not (trainer.fit_loop.is_over and self._commands):
+                self._commands.append({"round": str(boundary.round), "command": trainer.command})
+            if self._commands:
+                write_commands(self.path / COMMANDS, self._commands)
+        except OSError as error:
+            raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
+        self._began = (boundary.round, boundary.closed)
+        self.is_open = True
+        for logger in trainer.loggers:
+            logger.log_hyperparams(_settings(trainer, pl_module))
+
+    def _write_code(self, sources: Mapping[str, ModuleSource]) -> None:
+        """Keep the source of the user's own code; one that a resume has changed moves to `superseded/`."""
+        folder = self._file(CODE)
+        if folder.is_dir() and not is_kept(folder, sources):
+            folder.rename(_new_folder(self._file("superseded")) / CODE)
+        write_sources(folder, sources)
+
+    def __repr__(self) -> str:
+        """Where it is, how far it got, and how good."""
+        if self.path is None:
+            return "RunFolder(no run yet)"
+        values = self.metrics[f"test_{self._score.name}"]
+        known = values[~np.isnan(values)]
+        score = f", test {self._score.label} {self._score.text(known[-1])}" if len(known) else ""
+        return f"RunFolder({self.path}, {len(self._rows)} rounds{score})"
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """What early stopping and checkpoints may look at before the next round has logged anything."""
+        trainer.callback_metrics.update(self._monitored)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The monitored numbers: some were logged rounds ago."""
+        now = {} if self._trainer is None else self._trainer.callback_metrics
+        metrics = {**self._monitored, **now}  # a resumed run is asked before Lightning has its numbers again
+        return {"monitored": {name: value.detach().cpu().clone() for name, value in metrics.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._monitored = dict(state_dict["monitored"])
+
+    def _read_earlier_rounds(self, boundary: Boundary) -> None:
+        """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
+        done = boundary.round if boundary.closed else boundary.round - 1
+        expected = self._saved or self._counts(boundary)  # without a checkpoint, this process has its own rounds
+        self._rows, self._extra, self._evaluations, self._saved = [], [], {}, {}
+        for table in self._kept.values():
+            table.rounds = {}
+        self._commands = []
+        if self._source is None:
+            return
+        rows = read_metrics(self._source / "metrics.csv")
+        self._extra = sorted({c for row in rows for c in row} - set(columns_of(self._score.name)))
+        self._rows = [row for row in rows if int(row["round"]) < done]
+        evaluations = read_rounds(self._source / "clients.npz", "rounds")
+        self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
+        for table in self._kept.values():
+            table.read(self._source, boundary.round)
+        if self._source == self.path:
+            self._commands = read_commands(self.path / COMMANDS, boundary.round)
+        self._check_nothing_is_lost(expected, boundary)
+        if self._source == self.path:
+            remove_unfinished(self.path)
+            self._set_aside(rows[len(self._rows) :], boundary.round)
+
+    def _counts(self, boundary: Boundary) -> dict[str, int]:
+        """Count what each file has of the rounds up to the boundary: a resume finds as much, or something is lost.
+
+        Commands are not counted: a checkpoint is the same whether its run was interrupted or not.
+        """
+        done = boundary.round if boundary.closed else boundary.round - 1
+        found = {
+            "metrics.csv": sum(int(row["round"]) < done for row in self._rows),
+            "clients.npz": sum(round < done for round in self._evaluations),
+        }
+        for table in self._kept.values():
+            rounds = sum(round < boundary.round for round in table.rounds)
+            found[table.file] = min(rounds, 1) if isinstance(table, Comparisons) else rounds  # which are thinned later
+        return found
+
+    def _check_nothing_is_lost(self, expected: Mapping[str, int], boundary: Boundary) -> None:
+        """Refuse to continue files that lack rounds; a fork has other files, and says which rounds they lack.
+
+        The last round's row is no loss, since it is made again from the checkpoint.
+
+        Raises:
+            UserError: names the first such file.
+        """
+        found = self._counts(boundary)
+        rows = [int(row["round"]) for row in self._rows]
+        if boundary.closed and (not rows or rows[-1] < boundary.round - 1):
+            found["metrics.csv"] += 1
+        forks = self._source != self.path
+        for name in (name for name in expected if found[name] < expected[name]):
+            if name == "metrics.csv" and rows and rows[-1] + 1 < boundary.round - boundary.closed:
+                why = f"it ends with the row of round {rows[-1]}, and the checkpoint is of {boundary.round} rounds"
+                raise damaged(Path(f"{self._source}/{name}"), why)  # a fork would have a gap in the middle
+            file = f"{self._source}/{name}"
+            sentence = f"{file} is lost" if not Path(file).is_file() else f"{file} has lost some of its rounds"
+            if not forks:
+                remedy = "restore it, or --fork starts a new run from the checkpoint, without them"
+                raise UserError(f"{sentence}, and the run cannot go on without gaps in it; {remedy}")
+            self._trainer.remarks.append(f"{sentence}, so this run does not have them either")
+
+    def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
+        """Move rows, arrays and checkpoints of another continuation to `superseded/`."""
+        checkpoints = [f for f in sorted(self._file(FOLDER).glob("*.ckpt")) if not _is_of(f, done)]
+        if not rows and not checkpoints:
+            return
+        aside = _new_folder(self._file("superseded"))
+        write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._columns).encode()))
+        for name in ARRAYS:
+            if self._file(name).is_file():
+                shutil.copyfile(self._file(name), aside / name)
+        for file in checkpoints:
+            file.rename(aside / file.name)
+
+    # --- write --------------------------------------------------------------------------------------------------------
+    def on_round_end(self, round: Round) -> None:
+        """Keep who diverged and who dropped out; of an evaluated round also its graph, substitutes and comparisons."""
+        if round.diverged.any():
+            self._diverged.add(round.index, client=_who(round.diverged))
+        dropped = round.dropped & ~round.diverged
+        if dropped.any():
+            self._dropouts.add(round.index, client=_who(dropped))
+        trainer = self._trainer
+        if trainer is None:
+            return  # rounds outside of a fit have no folder
+        every = trainer.check_val_every_n_epoch or 1
+        if not round.has("weights") or (round.index + 1) % every or not trainer.is_global_zero:
+            return
+        self._graphs.add(round.index, **links_of(round))
+        if round.federation.policy(Substitution) is not None:
+            found = substitutes_of(round)
+            if len(found["client"]):
+                self._substitutes.add(round.index, **found)
+        if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
+            arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
+            self._comparisons.add(round.index // every, every, *arrays)
+
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
+        """Append the round's row."""
+        if not trainer.is_global_zero:
+            return
+        self._add(module.bank.boundary)
+        try:
+            if self._has_new_columns:
+                self._write_metrics()
+            else:
+                with open(self._file("metrics.csv"), "a", encoding="utf-8", newline="") as file:
+                    file.write(as_csv(self._rows[-1:], self._columns, header=False))
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: the run folder cannot be written ({error.strerror}); "
+                f"{module.bank.boundary.round} rounds are complete, their checkpoint follows if there is room"
+            ) from error
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The arrays and the table are never behind a checkpoint, not even after a power cut."""
+        if self.is_open and trainer.is_global_zero:
+            self._write_arrays(pl_module.bank.boundary.round)
+            sync_file(self._file("metrics.csv"))
+            checkpoint[_COUNTS] = self._counts(pl_module.bank.boundary)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note how many rounds each file had when the checkpoint was saved."""
+        self._saved = dict(checkpoint.get(_COUNTS) or {})
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write the arrays and the summary."""
+        if not trainer.is_global_zero:
+            return
+        try:
+            self._summarise(trainer, pl_module, "finished")
+        except OSError as error:
+            raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Write what there is; a full disk must not hide the exception. A run without a round leaves no folder."""
+        if trainer.state.fn != "fit" or self.path is None or not trainer.is_global_zero:
+            return
+        with suppress(OSError):
+            begun = self.is_open and pl_module.bank.boundary.round > 0
+            if self._made and not begun and self._holds_own_files_only():
+                self._remove()
+            elif self.is_open:
+                stopped = not isinstance(exception, Exception | SystemExit)  # by Ctrl-C or a signal
+                reason = "" if stopped else account_of(exception)
+                self._summarise(trainer, pl_module, "stopped" if stopped else "failed", reason)
+
+    def _holds_own_files_only(self) -> bool:
+        """Whether nothing is in the folder but what this class wrote; a logger, for example, may keep its own there."""
+        return all(file.name in (*OWN_FILES, CODE, LOCK) or _is_empty_folder(file) for file in self._file("").iterdir())
+
+    def _remove(self) -> None:
+        """The files that describe the run, and the folder, which holds nothing else."""
+        self.unlock()  # a folder that is to be removed must be empty
+        folder, self.path, self.is_open = self._file(""), None, False  # a second fit makes a new one
+        for file in folder.iterdir():
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        folder.rmdir()
+        folder.parent.rmdir()  # where it is of this run alone
+
+    def _write_arrays(self, done: int) -> None:
+        write_npz(self._file("clients.npz"), self.clients)
+        for table in self._kept.values():
+            table.write(self._file(""), done)
+
+    def _summarise(self, trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> None:
+        boundary = module.bank.boundary
+        self._write_arrays(boundary.round)
+        self.summary = summarise(trainer, module, status, reason)
+        if self._rows and (first := int(self._rows[0]["round"])):
+            self.summary["first_row"] = first  # of a fork of a run whose earlier rows are lost
+        former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
+        if _numbers(self.summary) == _numbers(former):
+            self.summary = former  # nothing was done since; its seconds are those of the rounds
+            return
+        text = json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
+        write_atomically(self._file("summary.json"), lambda file: file.write(text.encode()))
+
+    def _former_summary(self) -> dict[str, Any]:
+        """What summary.json holds; nothing where there is none that can be read."""
+        try:
+            former = json.loads(self._file("summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # it is made again
+            return {}
+        return former if isinstance(former, dict) else {}
+
+    def _add(self, boundary: Any) -> None:
+        index = boundary.round - 1
+        numbers = dict(boundary.metrics)
+        if boundary.evaluation:
+            arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
+            self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
+            shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
+            self._evaluations[index] |= shown
+            honest, score = of_clients(boundary.evaluation, self._honest), f"test_{self._score.name}"
+            hidden, higher = without_mean(honest, self._score.name), self._score.higher_is_better
+            found = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
+            numbers |= {name: over.mean for name, over in found.items()}
+            if score in found:
+                numbers |= {f"{score}_{name}": getattr(found[score], name) for name in ("std", "worst10")}
+            if score in found and self._honest is not None:
+                others = of_clients(boundary.evaluation, ~self._honest)
+                broken = score in without_mean(others, self._score.name)
+                numbers[f"{score}_adversaries"] = over_clients(others[score], broken, higher).mean
+        row = {name: as_text(value) for name, value in numbers.items()}
+        extra = sorted({*self._extra, *(set(row) - set(columns_of(self._score.name)))})
+        self._has_new_columns, self._extra = extra != self._extra, extra
+        self._rows = [r for r in self._rows if int(r["round"]) < index] + [{"round": str(index), **row}]
+
+    def _write_metrics(self) -> None:
+        text = as_csv(self._rows, self._columns)
+        write_atomically(self._file("metrics.csv"), lambda file: file.write(text.encode()))
+
+    def _file(self, name: str) -> Path:
+        assert self.path is not None
+        return self.path / name
+
+
+def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
+    """What loggers show as hyperparameters: the resolved config, or what a run from Python says of itself."""
+    if trainer.config is not None:
+        return {key: value for key, value in trainer.config.items() if value is not None}
+    rates = [fields["lr"] for fields in module.hyperparameters]
+    return {
+        "max_rounds": trainer.max_epochs,
+        "policies": [type(policy).__name__ for policy in trainer.policies()],
+        "network": type(module.federation.network).__name__,
+        **(
+            {"local_epochs": module.local_epochs} if module.local_steps is None else {"local_steps": module.local_steps}
+        ),
+        "batch_size": module.batch_size,
+        "lr": rates[0] if len(rates) == 1 else rates,
+        "clients": module.federation.num_clients,
+        "seed": module.federation.seed,
+    }
+
+
+def _who(clients: torch.Tensor) -> np.ndarray:
+    """The ids of those that are marked."""
+    ids: np.ndarray = torch.nonzero(clients).squeeze(1).numpy().astype(np.int32)
+    return ids
+
+
+def _numbers(summary: dict[str, Any]) -> dict[str, Any]:
+    """What came of the rounds; what decides between runs of a task is not among it, which older folders do not say."""
+    return {key: value for key, value in summary.items() if key not in (*OF_THE_PROCESS, "task")}
+
+
+def _refuse_links(run: Path) -> None:
+    """Folders inside a run folder that lead elsewhere: a run writes into its own folder only."""
+    for name in (FOLDER, "superseded"):
+        if (run / name).is_symlink():
+            raise UserError(f"{run / name} is a link; a run writes into its own folder only: --fork starts a new one")
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+
+
+def _is_of(checkpoint: Path, done: int) -> bool:
+    """Whether a checkpoint is whole and of a boundary up to `done`."""
+    try:
+        return rounds_in(checkpoint) <= done
+    except UserError:
+        return False
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder of this moment's name that did not exist."""
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    for number in range(1, 1000):
+        folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            remedy = "set trainer.default_root_dir"
+            raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); {remedy}") from error
+        return folder
+    raise UserError(f"{parent}: no free name for a run folder")

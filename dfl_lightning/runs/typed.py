@@ -1,0 +1,51 @@
+"""The commands that made a run, as they were typed, in its folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from dfl_lightning.runs.tables import damaged
+from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.files import write_atomically
+
+COMMANDS = "commands.csv"
+"""The file: `round`, how many rounds were complete when the command was typed, and `command`."""
+
+_COLUMNS = ("round", "command")
+
+
+def read_commands(path: Path, done: int | None = None) -> list[dict[str, str]]:
+    """The rows of the file, none where there is no file.
+
+    Args:
+        path: the file.
+        done: only commands that were typed when fewer rounds than these were complete, and the first one.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    if not path.is_file():
+        return []
+    try:
+        rows = list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""), strict=True))
+        if any(set(row) != set(_COLUMNS) or not str(row["round"]).isdigit() for row in rows):
+            raise ValueError(f"its columns are not {' and '.join(_COLUMNS)}")
+    except (csv.Error, ValueError) as error:
+        raise damaged(path, reason(error)) from error
+    return rows if done is None else [row for at, row in enumerate(rows) if not at or int(row["round"]) < done]
+
+
+def write_commands(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write all rows, atomically.
+
+    Args:
+        path: of the CSV file.
+        rows: text by column.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))

@@ -1,0 +1,108 @@
+"""`--explain`: what would run."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.checkpoints.io import look_at_checkpoint, rounds_in, run_of
+from dfl_lightning.engines.local_work import Duration
+from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.runs.memory_estimate import predicted_memory
+from dfl_lightning.terminal.banner import banner
+from dfl_lightning.topology import Topology, reach
+from dfl_lightning.utils.memory import size
+
+
+def explain(
+    trainer: RunTrainer, module: RunModule, datamodule: Any, checkpoint: str | None = None, fork: bool = False
+) -> list[str]:
+    """The banner and the costs of a run, which is set up but not trained.
+
+    Args:
+        trainer: of the run.
+        module: not yet set up.
+        datamodule: the clients' data.
+        checkpoint: what the run would go on from.
+        fork: whether in a folder of its own.
+
+    Raises:
+        UserError: what setting up finds wrong, also of a checkpoint that is not of this run.
+    """
+    trainer.prepare(module, datamodule)
+    done, run = 0, None
+    if checkpoint is not None:
+        trainer.resumed_from, trainer.fork = checkpoint, fork
+        module.on_load_checkpoint(look_at_checkpoint(checkpoint))
+        done, run = rounds_in(Path(checkpoint)), None if fork else run_of(checkpoint)
+    data, layout = module.federation.data, module.federation.layout
+    models = module.bank.boundary.rows["models"]
+    images = data.images.numel() * data.images.element_size()
+    sizes = data.sizes("train")
+    evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
+    sets = ", ".join(module.bank.boundary.rows)
+    row_sets = len(module.bank.boundary.rows)
+    neighbours = in_reach(module.federation.topology, trainer.max_epochs or 0)
+    return [
+        *banner(trainer, module),
+        f"rounds: {trainer.max_epochs}, evaluated {evaluations} times" + f"; {done} are done" * bool(done),
+        f"local work of a round: {_local_work(module, sizes.tolist())}",
+        f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
+        f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
+        f"data: {len(data.labels):,} samples resident, {size(images)}",
+        f"engine: {_cohorts(module)}",
+        f"memory besides the libraries: {_memory(module)}",
+        f"neighbours in reach: {neighbours}; a model is {size(4 * len(layout.shared))} on the wire",
+        f"run folder: {run or f'{trainer.runs_root}/{trainer.run_name}/<time>'}",
+        "nothing was trained",
+    ]
+
+
+def _local_work(module: RunModule, sizes: list[int]) -> str:
+    """How long clients train, and what all of them do together; `sizes` are their training samples."""
+    durations = [phase.duration for phase in module.phases]
+    length = " and ".join(map(str, durations))
+    if all(duration.steps is None for duration in durations):
+        length = str(Duration(sum(duration.epochs for duration in durations)))
+    steps = samples = 0
+    for size_, duration in itertools.product(sizes, durations):
+        steps += duration.batches(-(-size_ // module.federation.local.batch_size))
+        samples += duration.samples(size_, module.federation.local.batch_size)
+    return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients"
+
+
+def _cohorts(module: RunModule) -> str:
+    engine = module.engine
+    sizes = [len(cohort) for cohort in engine.cohorts]
+    each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
+    how = "clients of a cohort side by side" if engine.name == "stacked" else "clients one after the other"
+    why = f" ({engine.reason})" if engine.reason else ""
+    details = "".join(f"; {name}: {_words(value)}" for name, value in engine.details.items())
+    return f"{engine.name}, {how}{why}; {len(sizes)} cohorts of {each} clients, {engine.threads} at a time{details}"
+
+
+def _words(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)
+
+
+def _memory(module: RunModule) -> str:
+    parts = predicted_memory(module)
+    words = {"rows": "rows", "data": "data", "work": "work under way", "links": "links and clients"}
+    listed = " + ".join(f"{size(parts[name])} {word}" for name, word in words.items())
+    return f"{size(sum(parts.values()))} = {listed}"
+
+
+def in_reach(topology: Topology, rounds: int) -> str:
+    """The number of neighbours that a client has in the topology, with its range over the rounds of a run.
+
+    Args:
+        topology: of the run.
+        rounds: of the run.
+    """
+    found = reach(topology, rounds)
+    words = f"{found.mean:.1f} on average"
+    if not topology.changes:
+        return words
+    looked = f" ({found.rounds} of {rounds} rounds counted)" if found.rounds < rounds else ""
+    return f"{words}, {found.least} to {found.most} in a round{looked}"

@@ -1,0 +1,207 @@
+"""The terminal: a banner, one line about the round in progress, the final table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.runs.summary import final_table
+from dfl_lightning.terminal.banner import banner
+from dfl_lightning.terminal.observing import only_warns
+from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import as_time
+
+BAR, SHORT_BAR = 24, 10
+"""Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """As many of the parts, from the first on, as fit on a line.
+
+    Args:
+        parts: in order of importance.
+        width: columns of the line.
+
+    Examples:
+        >>> fitting(["0:19 left", "1.4 s/round", "test acc 92.1 %"], 25)
+        '0:19 left · 1.4 s/round'
+    """
+    text = ""
+    for part in parts:
+        longer = f"{text} · {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+class RoundProgress(ProgressBar, RoundCallback):
+    """Rounds as a bar in a terminal, as plain lines elsewhere.
+
+    It only shows a run: if it fails, one warning says why, and the run continues without it. An output stream that
+    cannot be written (an `OSError`) ends the command, as it ends any other program.
+
+    Args:
+        lines: without a terminal, about this many lines a run.
+
+    Attributes:
+        page_follows: whether the run's page is written and named by others, so that no command is named that makes it.
+    """
+
+    def __init__(self, lines: int = 10) -> None:
+        super().__init__()
+        self.lines, self.page_follows = lines, False
+        self._bar: Progress | None = None
+        self._cohorts = ""
+        self._quiet = self._failed = False
+
+    def disable(self) -> None:
+        """Say nothing: in all processes but the first."""
+        self._quiet = True
+
+    def enable(self) -> None:
+        """Say something again."""
+        self._quiet = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The banner; the bar, at the round where the run starts."""
+        self._failed = False
+        self._show_only(self._begin, trainer, pl_module)
+
+    def _begin(self, trainer: RunTrainer, pl_module: RunModule) -> None:
+        self._of = (trainer, pl_module)
+        self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
+        self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        for line in banner(trainer, pl_module):
+            print(line, flush=True)
+        console = Console()
+        if console.is_terminal:
+            columns = (
+                TextColumn("Round {task.fields[at]}"),
+                BarColumn(bar_width=self._width_of_bar(console.width)),
+                TextColumn("{task.fields[about]}"),
+            )
+            self._bar = Progress(*columns, console=console, transient=False, auto_refresh=False)
+            self._bar.start()
+            self._task = self._bar.add_task(
+                "", total=self._total, at=self._at(self._first), about="", completed=self._first
+            )
+
+    def on_engine_progress(self, done: int, total: int) -> None:
+        """Cohorts of the local work."""
+        if self._bar is not None:
+            self._cohorts = f"cohorts {done}/{total}"
+            self._show_only(self._show, *self._of)
+
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
+        """A round is done."""
+        self._show_only(self._line, trainer, module)
+
+    def _line(self, trainer: RunTrainer, module: RunModule) -> None:
+        self._cohorts = ""
+        done = module.bank.boundary.round
+        if self._bar is not None:
+            self._show(trainer, module)
+        elif self._total is None or done == self._total or done % max(1, self._total // self.lines) == 0:
+            print(f"round {self._at(done)} · {' · '.join(self._about(trainer, module))}", flush=True)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The bar stays where it is."""
+        self._end_bar()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The final table."""
+        if trainer.run_folder is not None and trainer.run.summary:
+            with self._guard("the final table", "the run is finished, and its summary.json has the numbers"):
+                print("", *final_table(trainer.run.summary), sep="\n", flush=True)
+            print(f"run: {trainer.run.path}", flush=True)
+            if not self.page_follows:
+                print(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}", flush=True)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the terminal as it was."""
+        self._end_bar()
+
+    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+        """Not used: the line is made here."""
+        return {}
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print above the bar."""
+        (self._bar.console.print if self._bar is not None else print)(*args, **kwargs)
+
+    def _show(self, trainer: RunTrainer, module: RunModule) -> None:
+        assert self._bar is not None
+        done = module.bank.boundary.round
+        parts = [part for part in (*self._about(trainer, module), self._cohorts) if part]
+        wide = self._bar.console.width
+        about = fitting(parts, wide - self._width_of_round() - self._width_of_bar(wide) - 2)
+        self._bar.update(self._task, completed=done, at=self._at(done), about=about)
+        self._bar.refresh()
+
+    def _width_of_round(self) -> int:
+        return len(f"Round {self._at(self._total or 10**4)}")
+
+    def _width_of_bar(self, wide: int) -> int:
+        return max(1, min(BAR if wide >= 80 else SHORT_BAR, wide - self._width_of_round() - 2))
+
+    def _at(self, done: int) -> str:
+        return f"{done}/{self._total}" if self._total is not None else str(done)
+
+    def _about(self, trainer: RunTrainer, module: RunModule) -> list[str]:
+        """What there is to say of the run, the most important first."""
+        boundary = module.bank.boundary
+        ran = boundary.round - self._first
+        parts = []
+        if ran:
+            pace = (time.perf_counter() - self._started) / ran
+            if self._total is not None:
+                parts.append(f"{as_time(pace * (self._total - boundary.round))} left")
+            parts.append(f"{pace:.2g} s/round" if pace < 100 else f"{pace:.0f} s/round")
+        score = Score.of(module.federation.task)
+        for split, where in (("val", "val"), ("test", "test"), ("global_test", "global")):
+            value = trainer.callback_metrics.get(f"{split}_{score.name}")
+            if value is not None:
+                parts.append(f"{where} {score.short} {score.text(float(value))}")
+        if "neighbours" in boundary.metrics:
+            parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
+        if boundary.metrics.get("active", module.federation.num_clients) < module.federation.num_clients:
+            parts.append(f"{boundary.metrics['active']:.0f} active")
+        return parts
+
+    def _show_only(self, show: Callable[[RunTrainer, RunModule], None], trainer: RunTrainer, module: RunModule) -> None:
+        """Call a function that prints something of the run, unless an earlier call has failed."""
+        if self._quiet or self._failed:
+            return
+        with self._guard("the progress of the run", "the run continues, and its metrics.csv has the numbers"):
+            show(trainer, module)
+
+    def _guard(self, what: str, remedy: str) -> AbstractContextManager[None]:
+        """Turn errors into one warning; pass those of the output stream, which end the command."""
+        return only_warns(what, remedy, self._give_up, but=(OSError,))
+
+    def _end_bar(self) -> None:
+        with self._guard("the progress bar", "nothing else of the run is affected"):
+            self._stop()
+
+    def _give_up(self) -> None:
+        self._failed = True
+        with suppress(Exception):  # what has failed may be the bar itself
+            self._stop()
+        self._bar = None
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            sys.stdout.flush()
