@@ -45,8 +45,8 @@ _HOMES = {
     "Round": "round",
     "RoundCallback": "round",
     "UserError": "utils.errors",
-    "read_run": "report.reading",
-    "read_study": "study.reading",
+    "read_run": "runs.reading",
+    "read_study": "bench.study.reading",
 }
 
 
@@ -54,6 +54,8 @@ def __getattr__(name: str) -> Any:
     # On first use: torch and Lightning take seconds to load, and `cli.main` has something to do before.
     if name not in __all__:
         raise AttributeError(f"module 'dfl_lightning' has no attribute '{name}'")
+    if name == "report":
+        return importlib.import_module("dfl_lightning.bench.report")
     home = importlib.import_module(f"dfl_lightning.{_HOMES.get(name, name)}")
     return getattr(home, name) if name in _HOMES else home
 

@@ -24,9 +24,9 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.local_work import LocalRule
-from dfl_lightning.engines.optimizer_memory import OptimizerMemory
-from dfl_lightning.engines.optimizers import ClientOptimizer
-from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
@@ -36,8 +36,8 @@ from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_c
 from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer

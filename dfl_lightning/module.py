@@ -26,9 +26,9 @@ from dfl_lightning.checkpoints.own_code import CODE, about_changes
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Evaluation, Training
-from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
-from dfl_lightning.engines.predicting import predict
-from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.engines.optimizing.schedule import Schedule
+from dfl_lightning.engines.scoring.predicting import predict
 from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.links import Links
 from dfl_lightning.models import Network
@@ -38,12 +38,12 @@ from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.fits import Fit
 from dfl_lightning.tasks import Task
 from dfl_lightning.topology import Topology
-from dfl_lightning.utils.constructor_arguments import record
+from dfl_lightning.utils.code.constructor_arguments import record
+from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of
+from dfl_lightning.utils.code.source_of_objects import sources_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import no_global_draws
+from dfl_lightning.utils.randomness.global_generators import no_global_draws
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.source_code import ModuleSource, hashes_of
-from dfl_lightning.utils.source_of_objects import sources_of
 from dfl_lightning.utils.words import counted, nth_round
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.bank.card import gpu_failures, one_sentence
-from dfl_lightning.bench.report.live import LivePage
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.distributed.connection import connected
@@ -49,7 +48,7 @@ from dfl_lightning.runs.run_folder import RunFolder
 from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.tasks import Task
 from dfl_lightning.terminal.progress import RoundProgress
-from dfl_lightning.utils.constructor_arguments import record
+from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
@@ -262,13 +261,13 @@ class DFLTrainer(Trainer):
                     "monitor val_* or a training column"
                 )
         _refuse_doubles(callbacks)
-        pages = [callback for callback in callbacks if isinstance(callback, LivePage)]
-        callbacks = [callback for callback in callbacks if callback not in pages]
+        readers = [c for c in callbacks if isinstance(c, RoundCallback) and c.reads_run_folder]
+        callbacks = [callback for callback in callbacks if callback not in readers]
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
         if folder and not any(isinstance(c, RunFolder) for c in callbacks):
             callbacks += [RunFolder(), ProcessTraffic()]
-        callbacks += pages  # of the rounds that the run folder has
+        callbacks += readers
         if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
             callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
         return callbacks

@@ -28,7 +28,7 @@ from benchmarks.timing import Candidate, Machine, alternate, one_thread
 from benchmarks.training import skew_table, train_table
 
 from dfl_lightning.engines.float32 import float32_arithmetic
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 SECTIONS = {
     "train": "local training of a round: both engines, the plain loop, and the bound of one big batch",

@@ -33,7 +33,7 @@ import yaml
 
 from dfl_lightning.runs.by_round import Comparisons, Entries, stacked
 from dfl_lightning.runs.tables import COLUMNS, as_csv, as_text
-from dfl_lightning.utils.files import write_npz
+from dfl_lightning.utils.storage.files import write_npz
 
 STEPS = 40
 """Steps of the slider that are timed."""
@@ -135,7 +135,7 @@ def step_of_slider(page: Path, with_table: bool) -> str:
 def timed(words: Sequence[str]) -> str:
     """Seconds of `dfl-report` in a process of its own, and processor seconds, which depend less on other processes."""
     began, spent = time.perf_counter(), spent_by_children()
-    code = "import sys; from dfl_lightning.cli.report import main; sys.exit(main())"
+    code = "import sys; from dfl_lightning.bench.report.command import main; sys.exit(main())"
     subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
     return f"{time.perf_counter() - began:.1f} s ({spent_by_children() - spent:.1f} s of a core)"
 

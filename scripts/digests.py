@@ -27,7 +27,7 @@ import torch
 from killing.results import TIMES, result
 from killing.starts import FOLDER
 
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 NETWORKS = Path(__file__).resolve().with_name("digest_networks.py")
 SMALL = [

@@ -25,7 +25,9 @@ NOTEBOOK = "example.ipynb"
 """The notebook in docs/."""
 
 PYTHON = {
-    "dfl_lightning": ["module.DFLModule", "trainer.DFLTrainer", "report.reading.read_run", "study.reading.read_study"],
+    "dfl_lightning": [
+        *("module.DFLModule", "trainer.DFLTrainer", "runs.reading.read_run", "bench.study.reading.read_study"),
+    ],
     "callbacks": ["callbacks"],
     "objectives": ["objectives", "engines.local_work"],
     "round": ["round", "round.federation.Federation"],
@@ -33,7 +35,7 @@ PYTHON = {
     "data": ["data"],
     "models": ["models"],
     "topology": ["topology"],
-    "report": ["report"],
+    "report": ["bench.report"],
 }
 """Pages of the Python reference, and what they explain; of a package its public names."""
 
@@ -114,11 +116,11 @@ def _public(path: str) -> Iterator[str]:
 def configuration_page() -> str:
     """Every key of a config, with what it takes, its default and its meaning."""
     from dfl_lightning.cli.arguments import SECTIONS
+    from dfl_lightning.cli.classes.registry import GROUPS, first_line, parameters_of, shipped_classes
+    from dfl_lightning.cli.help.options import descriptions, options_of
     from dfl_lightning.cli.keys import KEYS
-    from dfl_lightning.cli.options import descriptions, options_of
-    from dfl_lightning.cli.registry import GROUPS, first_line, parameters_of, shipped_classes
     from dfl_lightning.module import DFLModule
-    from dfl_lightning.topology.spec import KEYS as TOPOLOGY_KEYS
+    from dfl_lightning.topology.reading.spec import KEYS as TOPOLOGY_KEYS
     from dfl_lightning.trainer import NO_MEANING, DFLTrainer
 
     lines = [

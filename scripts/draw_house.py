@@ -17,19 +17,19 @@ PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
     *(
         "conformance",
-        "study",
+        "bench",
         "cli",
         "module",
         "build",
         "trainer",
         "loop",
         "protocol",
-        "report",
+        "terminal",
+        "runs",
         "checkpoints",
-        "callbacks",
     ),
-    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "tasks", "topology", "functional"),
-    *("links", "utils"),
+    *("callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data", "tasks", "topology"),
+    *("functional", "links", "utils"),
 ]
 """Rooms from the top to the ground; a room may import those below it, as tests/test_rooms.py sees to."""
 

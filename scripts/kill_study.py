@@ -32,7 +32,7 @@ from killing.cells import cells_of, fork_cells, is_alive, server_of
 from killing.results import differences, result, rounds_saved, rounds_written
 from killing.starts import PROC, Run, load, send
 
-from dfl_lightning.utils.locks import is_locked
+from dfl_lightning.utils.storage.locks import is_locked
 
 EVERY = 5
 """Rounds between two checkpoints."""

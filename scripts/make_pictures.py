@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import vl_convert
-from dfl_lightning.bench.report.methods import find_methods
-from dfl_lightning.bench.report.writing import write_report
 from PIL import Image
 from rich.console import Console
 
 from dfl_lightning import read_run
 from dfl_lightning.bench.report import collaboration_graph, learning_curves
+from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.sentences.verdict import sentences
+from dfl_lightning.bench.report.writing import write_report
 from dfl_lightning.runs.reading import Run
 
 ROOT = Path(__file__).parent.parent

@@ -53,13 +53,29 @@ def read_only_run(tmp_path_factory):
     return lambda *args, **options: SmallRun(tmp_path_factory.mktemp("run"), *args, **options)
 
 
+@pytest.fixture(scope="session")
+def make_run():
+    """Write a run folder by hand."""
+    from written_runs import write_run
+
+    return write_run
+
+
+@pytest.fixture(scope="session")
+def make_links():
+    """Draw the links of a run folder that is written by hand."""
+    from written_runs import drawn_links
+
+    return drawn_links
+
+
 @pytest.fixture(scope="module")
 def load():
     """Import a script, or a module of one, by name."""
     return importlib.import_module
 
 
-LONG = ("cli", "study", "scripts", "report", "distributed", "docs")
+LONG = ("cli", "bench", "scripts", "distributed", "docs")
 """Folders of tests that start processes: they come first, so that no worker is left alone with one at the end.
 
 By itself xdist would begin with the files of many tests, and end with the few that take half a minute each:

@@ -14,7 +14,7 @@ from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.cli import command as cli
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import Dirichlet
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 from tests.helpers.orders import drawn_order
 
 CLIENTS, ROUNDS, HIDDEN = 6, 3, 8

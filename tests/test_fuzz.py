@@ -32,14 +32,14 @@ from dfl_lightning.callbacks.dropout.trace import read_trace
 from dfl_lightning.checkpoints.io import FORMAT, read_checkpoint
 from dfl_lightning.cli import command as cli
 from dfl_lightning.data import FEMNIST, Digits
-from dfl_lightning.data.leaf import read_leaf_file
 from dfl_lightning.data.materialise import materialise
-from dfl_lightning.data.mnist_writers import read_writers
 from dfl_lightning.data.partitions import FlippedLabels, RotatedClusters
-from dfl_lightning.data.split_file import read_split
+from dfl_lightning.data.readers.leaf import read_leaf_file
+from dfl_lightning.data.readers.mnist_writers import read_writers
+from dfl_lightning.data.splits.split_file import read_split
 from dfl_lightning.models.init import load_parameters
 from dfl_lightning.topology import load_topology
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 SECONDS = 20

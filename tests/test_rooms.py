@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import networkx as nx
@@ -47,6 +48,24 @@ def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
     writes = {name for panel in ROUND["PANELS"] for name in panel.writes.split(", ")}
     assert writes - {"trained", "sent", "models"} <= {field.name for field in dataclasses.fields(Round)}
     assert {key for panel in ROUND["PANELS"] for key in panel.key.split(", ")} <= set(KEYS)
+
+
+def test_a_run_does_not_need_the_bench():
+    """Only the two options that make pages import it, when they are used, and the package's lazy public names."""
+    lazy = {"cli/command.py": 3, "__init__.py": 2}
+    for path in PACKAGE.rglob("*.py"):
+        file = path.relative_to(PACKAGE)
+        if file.parts[0] == "bench":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "bench" in (node.module or "")]
+        assert len(named) == lazy.get(file.as_posix(), 0), file
+        assert not [node for node in tree.body if node in named], f"{file} imports the bench when it is loaded"
+
+
+def test_no_room_has_more_than_fourteen_files():
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py"))
+    assert {folder: count for folder, count in counts.items() if count > 14} == {}
 
 
 def test_pure_mathematics_imports_nothing_of_ours_but_links_and_utils():

@@ -24,14 +24,14 @@ from dfl_lightning.callbacks.dropout.trace import read_trace
 from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
 from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.arguments import run_name
-from dfl_lightning.cli.export import export
+from dfl_lightning.cli.exports.export import export
 from dfl_lightning.data import FEMNIST, Digits
-from dfl_lightning.data.leaf import read_leaf_file
-from dfl_lightning.data.mnist_writers import read_writers
+from dfl_lightning.data.readers.leaf import read_leaf_file
+from dfl_lightning.data.readers.mnist_writers import read_writers
 from dfl_lightning.models.init import load_parameters
 from dfl_lightning.topology import load_topology
-from dfl_lightning.utils.files import read_bounded, read_npz, write_atomically
-from dfl_lightning.utils.yaml_files import read_config
+from dfl_lightning.utils.storage.files import read_bounded, read_npz, write_atomically
+from dfl_lightning.utils.storage.yaml_files import read_config
 
 CLIENTS = 6
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.utils.code.module_copies import pruning_masks
 from dfl_lightning.utils.errors import UserError, nearest
-from dfl_lightning.utils.module_copies import pruning_masks
 from dfl_lightning.utils.plain_tensors import refuse_unusual, unusual
 
 

@@ -1,19 +1,19 @@
 """Policies and monitors: the callbacks of a communication round. This is the only list of those that ship."""
 
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
-from dfl_lightning.callbacks.aggregation.balance import BALANCE
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.choco_mix import CHOCOMix
-from dfl_lightning.callbacks.aggregation.clipped_gossip import ClippedGossip
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
-from dfl_lightning.callbacks.aggregation.geometric_median import GeometricMedian
-from dfl_lightning.callbacks.aggregation.krum import Krum, MultiKrum
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
 from dfl_lightning.callbacks.aggregation.prototype_average import PrototypeAverage
 from dfl_lightning.callbacks.aggregation.push_sum import PushSum
-from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
+from dfl_lightning.callbacks.aggregation.robust.balance import BALANCE
+from dfl_lightning.callbacks.aggregation.robust.clipped_gossip import ClippedGossip
+from dfl_lightning.callbacks.aggregation.robust.columns import Median, TrimmedMean
+from dfl_lightning.callbacks.aggregation.robust.geometric_median import GeometricMedian
+from dfl_lightning.callbacks.aggregation.robust.krum import Krum, MultiKrum
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWeighted
 from dfl_lightning.callbacks.base import (

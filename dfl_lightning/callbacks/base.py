@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import Weights
-from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import above_threshold
 from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback

@@ -12,8 +12,8 @@ from dfl_lightning.checkpoints.io import FORMAT, run_of
 from dfl_lightning.checkpoints.own_code import CODE, about_changes
 from dfl_lightning.data.fingerprint import changes
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.code.source_code import hashes_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.source_code import hashes_of
 
 
 def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:

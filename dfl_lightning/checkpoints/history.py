@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from dfl_lightning.checkpoints.own_code import CODE
+from dfl_lightning.utils.code.source_code import differing
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.source_code import differing
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS
 from dfl_lightning.utils.words import enumerated
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 
 FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""

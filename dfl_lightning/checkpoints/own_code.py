@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dfl_lightning.utils.code.source_code import UNKNOWN, differing
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.source_code import UNKNOWN, differing
 from dfl_lightning.utils.words import enumerated
 
 CODE = "code"

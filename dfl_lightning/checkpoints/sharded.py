@@ -24,9 +24,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.distributed.connection import shown
-from dfl_lightning.utils.checksums import Damaged, check_archive, checksum, written_with_checksums
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import sync_folder, write_atomically
+from dfl_lightning.utils.storage.checksums import Damaged, check_archive, checksum, written_with_checksums
+from dfl_lightning.utils.storage.files import sync_folder, write_atomically
 
 META, ABOUT_PIECES = "meta.pt", ".metadata"
 PIECES_AT_ONCE = 16

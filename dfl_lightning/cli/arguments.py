@@ -15,9 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.own_code import CODE
-from dfl_lightning.cli.keys import KEYS
-from dfl_lightning.cli.other_names import meant
-from dfl_lightning.cli.registry import (
+from dfl_lightning.cli.classes.registry import (
     CLASSES,
     MANY,
     class_of,
@@ -27,14 +25,16 @@ from dfl_lightning.cli.registry import (
     parameters_of,
     public_path,
 )
-from dfl_lightning.cli.unpacking import config_in, manifest_of, require_inputs
+from dfl_lightning.cli.exports.unpacking import config_in, manifest_of, require_inputs
+from dfl_lightning.cli.keys import KEYS
+from dfl_lightning.cli.other_names import meant
 from dfl_lightning.engines.factory import ENGINES
-from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER
+from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.module import DFLModule
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, nearest
-from dfl_lightning.utils.shipped_files import find
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, DoubledKeyError, parse, read_config
+from dfl_lightning.utils.storage.shipped_files import find
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, DoubledKeyError, parse, read_config
 
 PLAIN: dict[str, Any] = {
     "seed_everything": bool | int,

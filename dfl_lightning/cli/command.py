@@ -24,8 +24,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.enums import StrEnum
 
 from dfl_lightning.bank.card import out_of_memory
-from dfl_lightning.bench.report.live import LivePage
-from dfl_lightning.bench.report.writing import PAGE, check_report, write_report
 from dfl_lightning.callbacks import Dropout
 from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
 from dfl_lightning.checkpoints.own_code import CODE, code_in
@@ -40,15 +38,16 @@ from dfl_lightning.cli.arguments import (
     take_flag,
     with_configs,
 )
-from dfl_lightning.cli.bundle_format import SPLIT
-from dfl_lightning.cli.class_folders import find_class_folders
-from dfl_lightning.cli.config_objects import check_objects
+from dfl_lightning.cli.classes.class_folders import find_class_folders
+from dfl_lightning.cli.classes.config_objects import check_objects
+from dfl_lightning.cli.classes.registry import FAMILIES, GROUPS, MANY
 from dfl_lightning.cli.ending import write_ending
 from dfl_lightning.cli.error_messages import is_unreachable, lightnings_sentence, sentence_of
-from dfl_lightning.cli.help import page_without_torch
+from dfl_lightning.cli.exports.bundle_format import SPLIT
+from dfl_lightning.cli.exports.unpacking import manifest_of, remarks_on_bundles, require_code
+from dfl_lightning.cli.help.options import options_page
+from dfl_lightning.cli.help.screens import page_without_torch
 from dfl_lightning.cli.keys import KEYS
-from dfl_lightning.cli.options import options_page
-from dfl_lightning.cli.registry import FAMILIES, GROUPS, MANY
 from dfl_lightning.cli.runs import (
     command_to_go_on,
     config_of_run,
@@ -58,7 +57,6 @@ from dfl_lightning.cli.runs import (
     take_run,
 )
 from dfl_lightning.cli.streams import drop_output, refused_output
-from dfl_lightning.cli.unpacking import manifest_of, remarks_on_bundles, require_code
 from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed import notices
 from dfl_lightning.distributed.connection import LostProcess, Overdue
@@ -74,16 +72,18 @@ from dfl_lightning.distributed.launcher import (
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.runs.run_folder import PAGE
 from dfl_lightning.runs.summary import versions
 from dfl_lightning.terminal.explain import explain
 from dfl_lightning.terminal.observing import only_warns
 from dfl_lightning.terminal.per_client import per_client_table
 from dfl_lightning.terminal.progress import RoundProgress
 from dfl_lightning.trainer import DFLTrainer, default_monitors
+from dfl_lightning.utils.code.users_code import exits_refused, where_in_users_code
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
-from dfl_lightning.utils.users_code import exits_refused, where_in_users_code
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, as_yaml
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, as_yaml
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
@@ -269,7 +269,7 @@ class DFLCLI(LightningCLI):
         stock = stock if isinstance(stock, list) else [stock]
         return DFLTrainer(
             **config,
-            callbacks=[*stock, *self._in_order(callbacks), *monitors, *([LivePage()] if self._live else [])],
+            callbacks=[*stock, *self._in_order(callbacks), *monitors, *self._live_pages()],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
             defaults=False,  # the parser has its own, which `null` switches off
@@ -306,12 +306,22 @@ class DFLCLI(LightningCLI):
             for line in per_client_table(self.model):
                 print(line)
 
+    def _live_pages(self) -> list[RoundCallback]:
+        """Make the callback that writes the run's page while it trains, if `--live` asks for it."""
+        if not self._live:
+            return []
+        from dfl_lightning.bench.report.live import LivePage
+
+        return [LivePage()]
+
     def _report_page(self, folder: Path) -> None:
         """Write the page of a finished run, unless it was written while the run lasted, and print its name."""
         page = folder / PAGE
         if not self._live:
             again = f"the run is finished, and dfl-report {shlex.quote(str(folder))} makes its page again"
             with only_warns("the page of the run", again):
+                from dfl_lightning.bench.report.writing import write_report
+
                 page = write_report([folder])
         if page.is_file():
             print(f"page: {page}", flush=True)
@@ -488,6 +498,8 @@ def _run(command: str, argv: list[str]) -> int:
         argv, report = take_flag(argv, "--report")
         argv, live = take_flag(argv, "--live")
         if report or live:
+            from dfl_lightning.bench.report.writing import check_report
+
             check_report()
     with exits_refused():
         _build_and_run(command, argv, explain_only, typed, report or live, live)

@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
-from dfl_lightning.cli.annotations import EMPTY, accepted_by
 from dfl_lightning.cli.arguments import PLAIN, SECTIONS, Settings, value_of
-from dfl_lightning.cli.registry import CLASSES, import_object, leaves_keywords_open, parameters_of
+from dfl_lightning.cli.classes.annotations import EMPTY, accepted_by
+from dfl_lightning.cli.classes.registry import CLASSES, import_object, leaves_keywords_open, parameters_of
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, nearest, shortened
 
 _KINDS: dict[Any, tuple[str, str]] = {

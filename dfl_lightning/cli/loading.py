@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dfl_lightning.utils.put_off import import_without
+from dfl_lightning.utils.code.put_off import import_without
 
 UNUSED = ("matplotlib", "scipy", "torchvision")
 """Packages that torchmetrics imports for pictures and for metrics of images and sounds; it takes seconds."""

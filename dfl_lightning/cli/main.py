@@ -39,22 +39,14 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 def export() -> NoReturn:
     """`dfl-export`: write clients' models as safetensors."""
     start("export")
-    from dfl_lightning.cli.export_command import main
+    from dfl_lightning.cli.exports.export_command import main
 
     leave("export", main())
 
 
-def report() -> NoReturn:
-    """`dfl-report`: a page about runs."""
-    start("report")
-    from dfl_lightning.cli.report import main
-
-    leave("report", main())
-
-
 def _run(command: str) -> NoReturn:
     start(command)
-    from dfl_lightning.cli.help import page_without_torch
+    from dfl_lightning.cli.help.screens import page_without_torch
     from dfl_lightning.cli.outcome import end
 
     page = page_without_torch(command, sys.argv[1:])

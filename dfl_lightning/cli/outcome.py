@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from dfl_lightning.cli.help import version_line
+from dfl_lightning.cli.help.screens import version_line
 from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.utils.errors import UserError, one_line
 

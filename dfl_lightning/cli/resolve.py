@@ -18,10 +18,10 @@ from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed.environment import check_environment
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.runs.columns import expected_columns
+from dfl_lightning.utils.code.users_code import exits_refused
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
-from dfl_lightning.utils.users_code import exits_refused
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS
 
 
 @dataclass(frozen=True)

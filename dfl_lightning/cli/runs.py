@@ -15,7 +15,7 @@ from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_chec
 from dfl_lightning.checkpoints.names import PREVIOUS
 from dfl_lightning.cli.arguments import Argument
 from dfl_lightning.utils.errors import DamagedCheckpoint, UserError
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 CONFIG = "config.yaml"
 """The file of a run folder that holds the resolved configuration."""

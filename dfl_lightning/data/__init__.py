@@ -1,11 +1,7 @@
 """Data sets, how they are divided among clients, and the tensors an engine trains from."""
 
-from dfl_lightning.data.cinic import CINIC10
 from dfl_lightning.data.client_data import ClientData
-from dfl_lightning.data.custom import FromDataset
 from dfl_lightning.data.datamodule import FederatedData
-from dfl_lightning.data.digits import Digits
-from dfl_lightning.data.femnist import FEMNIST
 from dfl_lightning.data.partitions import (
     IID,
     Assignment,
@@ -20,11 +16,15 @@ from dfl_lightning.data.partitions import (
     Shards,
     SwappedLabelClusters,
 )
-from dfl_lightning.data.series import Series
+from dfl_lightning.data.sets.cinic import CINIC10
+from dfl_lightning.data.sets.custom import FromDataset
+from dfl_lightning.data.sets.digits import Digits
+from dfl_lightning.data.sets.femnist import FEMNIST
+from dfl_lightning.data.sets.series import Series
+from dfl_lightning.data.sets.text import Text
+from dfl_lightning.data.sets.vectors import Vectors
+from dfl_lightning.data.sets.vision import CIFAR10, CIFAR100, MNIST, FashionMNIST
 from dfl_lightning.data.source import Source
-from dfl_lightning.data.text import Text
-from dfl_lightning.data.vectors import Vectors
-from dfl_lightning.data.vision import CIFAR10, CIFAR100, MNIST, FashionMNIST
 
 __all__ = [
     "CIFAR10",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dfl_lightning.data.client_data import ClientData
 from dfl_lightning.data.source import CHUNK, Source
-from dfl_lightning.data.split import Split
+from dfl_lightning.data.splits.split import Split
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["refuse_what_is_no_number"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.augment import Augment
-from dfl_lightning.data.index_lists import IndexLists
+from dfl_lightning.data.splits.index_lists import IndexLists
 
 __all__ = ["ClientData"]
 

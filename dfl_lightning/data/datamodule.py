@@ -15,13 +15,13 @@ from torch import Tensor
 from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.data.check_finite import refuse_what_is_no_number
 from dfl_lightning.data.client_data import ClientData
-from dfl_lightning.data.expected_split import difference
 from dfl_lightning.data.materialise import materialise
 from dfl_lightning.data.partitions import IID, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.data.split import Split, draw_split
-from dfl_lightning.data.split_file import read_split, write_split
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.data.splits.expected_split import difference
+from dfl_lightning.data.splits.split import Split, draw_split
+from dfl_lightning.data.splits.split_file import read_split, write_split
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["FederatedData", "OneSweep"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.client_data import Augment, ClientData
-from dfl_lightning.data.index_lists import IndexLists
 from dfl_lightning.data.source import CHUNK, Source
-from dfl_lightning.data.split import Split
+from dfl_lightning.data.splits.index_lists import IndexLists
+from dfl_lightning.data.splits.split import Split
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["materialise", "rotate"]

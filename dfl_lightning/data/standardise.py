@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.source import Source
-from dfl_lightning.data.split import Split
+from dfl_lightning.data.splits.split import Split
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["fit_columns", "standardised", "without_unseen"]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from dfl_lightning.data.source import Source
-from dfl_lightning.data.split import Split
+from dfl_lightning.data.splits.split import Split
 
 __all__ = ["DESCRIBING", "target_counts"]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dfl_lightning.distributed import notices
 from dfl_lightning.distributed.connection import LostProcess, exchange
+from dfl_lightning.utils.code.users_code import account_of, is_users
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.users_code import account_of, is_users
 
 BUG = 1000
 """What a process answers that has met a bug of ours; above the numbers of all signals, which are answers too."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from dfl_lightning.utils.users_code import place_in_users_code
+from dfl_lightning.utils.code.users_code import place_in_users_code
 
 PERIOD = 1.0
 """Seconds between two looks at the notices of the others."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.local_work import LocalRule
-from dfl_lightning.engines.prediction_rule import PredictionRule
+from dfl_lightning.engines.scoring.prediction_rule import PredictionRule
 from dfl_lightning.tasks import Classification, Task
 
 

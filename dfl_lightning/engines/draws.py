@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from dfl_lightning.engines.dropout_layers import mask_keys
-from dfl_lightning.utils.permutations import permutations
-from dfl_lightning.utils.random_streams import stream, stream_seed
-from dfl_lightning.utils.splitmix import splitmix64
+from dfl_lightning.utils.randomness.permutations import permutations
+from dfl_lightning.utils.randomness.random_streams import stream, stream_seed
+from dfl_lightning.utils.randomness.splitmix import splitmix64
 
 Whole = TypeVar("Whole", int, np.ndarray)
 

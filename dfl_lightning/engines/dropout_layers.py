@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import changed, states
+from dfl_lightning.utils.randomness.global_generators import changed, states
 
 
 def mask_key(seed: int) -> Tensor:
     """What the masks of one client in one step are hashed from, int32 [2].
 
     Args:
-        seed: from 0 to 2**63 - 1; see `dfl_lightning.utils.random_streams.stream_seed`.
+        seed: from 0 to 2**63 - 1; see `dfl_lightning.utils.randomness.random_streams.stream_seed`.
     """
     return mask_keys([seed])[0]
 

@@ -27,8 +27,8 @@ from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation, Progress, Targets, Trained, Training
 from dfl_lightning.engines.placing import parts_of, set_mode
-from dfl_lightning.engines.prediction_rule import LabelledOutputs
-from dfl_lightning.utils.global_generators import name_of, no_global_draws
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
+from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
 from dfl_lightning.utils.words import nth_round
 

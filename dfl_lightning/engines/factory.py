@@ -6,9 +6,9 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
-from dfl_lightning.engines.trial import Trial, try_plain
+from dfl_lightning.engines.trials.trial import Trial, try_plain
 from dfl_lightning.utils.errors import UserError
 
 ENGINES = ("auto", "stacked", "loop")

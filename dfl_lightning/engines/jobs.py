@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dfl_lightning.engines.draws import Draws
 from dfl_lightning.engines.local_work import Phase
-from dfl_lightning.engines.optimizer_memory import OptimizerMemory
-from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
+from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""

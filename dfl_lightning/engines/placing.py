@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.engines.optimizers import name_of
+from dfl_lightning.engines.optimizing.optimizers import name_of
 from dfl_lightning.utils.errors import UserError, reason, reported_as
 
 Loss = Callable[[Tensor, Tensor], Tensor]

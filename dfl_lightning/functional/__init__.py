@@ -4,23 +4,20 @@ Numbers for links are plain tensors beside a list of links, one entry each, and 
 is an unknown similarity; everything on links is float64; ties go to the lowest id.
 """
 
-from dfl_lightning.functional.afind import (
-    adaptive_threshold,
-    boltzmann_weights,
-    entropy_sum,
-    literal_threshold,
-    nearness,
-    normalised_entropy,
-    participation_ratio,
-    sampled_neighbours,
-    selection_probabilities,
-    smoothed_loss,
-    standardised,
-    updated_probabilities,
+from dfl_lightning.functional.baselines.dispfl import erk_densities, pruned_share, searched_mask
+from dfl_lightning.functional.baselines.federico import averaged_losses, collaborator_weights
+from dfl_lightning.functional.baselines.fedfomo import affinity_step, epsilon_greedy, first_order_gain
+from dfl_lightning.functional.baselines.ifca import best_server
+from dfl_lightning.functional.baselines.knn import best_vote_shares, neighbour_votes
+from dfl_lightning.functional.baselines.pacfl import class_vectors, clusters_below, proximity
+from dfl_lightning.functional.baselines.pens import more_often_than_expected
+from dfl_lightning.functional.baselines.pfedgraph import graph_rows, nearest_on_simplex
+from dfl_lightning.functional.baselines.prototypes import (
+    class_sums,
+    has_prototype,
+    prototype_probabilities,
+    prototype_shares,
 )
-from dfl_lightning.functional.attacks import hidden_deviations, shifted_means
-from dfl_lightning.functional.dispfl import erk_densities, pruned_share, searched_mask
-from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
     OverClients,
     accuracy_summary,
@@ -34,21 +31,6 @@ from dfl_lightning.functional.evaluation import (
     without_mean,
     worst_decile_mean,
 )
-from dfl_lightning.functional.fdms import (
-    elimination_threshold,
-    friends,
-    observed_share,
-    remaining_candidates,
-    running_mean,
-    similarity_scores,
-)
-from dfl_lightning.functional.fdms_receivers import PairScores, count_pairs, distinct_pairs
-from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
-from dfl_lightning.functional.fedfomo import affinity_step, epsilon_greedy, first_order_gain
-from dfl_lightning.functional.geometric_median import geometric_median_weights
-from dfl_lightning.functional.ifca import best_server
-from dfl_lightning.functional.knn import best_vote_shares, neighbour_votes
-from dfl_lightning.functional.krum import krum_needs, krum_weights
 from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
@@ -57,7 +39,6 @@ from dfl_lightning.functional.mixing import (
     server_step,
     uniform_weights,
 )
-from dfl_lightning.functional.neighbourhoods import Neighbourhoods, pairs_received
 from dfl_lightning.functional.outgoing import (
     clipped,
     entries_kept,
@@ -65,29 +46,12 @@ from dfl_lightning.functional.outgoing import (
     quantized,
     quantized_bytes,
 )
-from dfl_lightning.functional.pacfl import class_vectors, clusters_below, proximity
-from dfl_lightning.functional.panm import (
-    gradient_similarity,
-    loss_similarity,
-    rematched_neighbours,
-    same_cluster,
-)
-from dfl_lightning.functional.panm_theory import (
-    initialisation_probabilities,
-    literal_initialisation_probabilities,
-    panm_models_in_round,
-    panm_models_received,
-)
-from dfl_lightning.functional.pens import more_often_than_expected
-from dfl_lightning.functional.pfedgraph import graph_rows, nearest_on_simplex
-from dfl_lightning.functional.prototypes import (
-    class_sums,
-    has_prototype,
-    prototype_probabilities,
-    prototype_shares,
-)
-from dfl_lightning.functional.robust import column_medians, trimmed_means
-from dfl_lightning.functional.robust_weights import (
+from dfl_lightning.functional.robust.attacks import hidden_deviations, shifted_means
+from dfl_lightning.functional.robust.columns import column_medians, trimmed_means
+from dfl_lightning.functional.robust.geometric_median import geometric_median_weights
+from dfl_lightning.functional.robust.krum import krum_needs, krum_weights
+from dfl_lightning.functional.robust.neighbourhoods import Neighbourhoods, pairs_received
+from dfl_lightning.functional.robust.robust_weights import (
     accepted_models,
     balanced_weights,
     clipped_weights,
@@ -96,6 +60,42 @@ from dfl_lightning.functional.robust_weights import (
 from dfl_lightning.functional.selection import above_threshold
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 from dfl_lightning.functional.simulated_time import transfer_seconds
+from dfl_lightning.functional.systems.afind import (
+    adaptive_threshold,
+    boltzmann_weights,
+    entropy_sum,
+    literal_threshold,
+    nearness,
+    normalised_entropy,
+    participation_ratio,
+    sampled_neighbours,
+    selection_probabilities,
+    smoothed_loss,
+    standardised,
+    updated_probabilities,
+)
+from dfl_lightning.functional.systems.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
+from dfl_lightning.functional.systems.fdms import (
+    elimination_threshold,
+    friends,
+    observed_share,
+    remaining_candidates,
+    running_mean,
+    similarity_scores,
+)
+from dfl_lightning.functional.systems.fdms_receivers import PairScores, count_pairs, distinct_pairs
+from dfl_lightning.functional.systems.panm import (
+    gradient_similarity,
+    loss_similarity,
+    rematched_neighbours,
+    same_cluster,
+)
+from dfl_lightning.functional.systems.panm_theory import (
+    initialisation_probabilities,
+    literal_initialisation_probabilities,
+    panm_models_in_round,
+    panm_models_received,
+)
 
 __all__ = [
     "Neighbourhoods",

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dfl_lightning.utils.splitmix import splitmix64
+from dfl_lightning.utils.randomness.splitmix import splitmix64
 
 
 def uniform(receivers: Tensor, others: Tensor, seed: int) -> Tensor:

@@ -12,16 +12,16 @@ from torchmetrics import Metric
 
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.dropout_layers import check_no_global_draws, replace_dropout_layers
-from dfl_lightning.engines.loss_trial import try_loss
-from dfl_lightning.engines.optimizers import name_of as called
+from dfl_lightning.engines.optimizing.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
+from dfl_lightning.engines.trials.loss_trial import try_loss
 from dfl_lightning.models.network import Network
 from dfl_lightning.tasks import Classification, MeanLoss, Task, default_task
+from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import UserError, reason, reported_as
-from dfl_lightning.utils.global_generators import name_of, no_global_draws
-from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.plain_tensors import refuse_unusual
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
+from dfl_lightning.utils.randomness.random_streams import stream
 
 
 def fit_to_data(

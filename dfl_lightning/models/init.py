@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dfl_lightning.utils.checksums import Damaged, check_archive
+from dfl_lightning.utils.code.module_copies import computed_parameter, copy_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.module_copies import computed_parameter, copy_of
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
+from dfl_lightning.utils.storage.checksums import Damaged, check_archive
 
 
 def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:

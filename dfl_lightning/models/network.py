@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.running import running
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import name_of, no_global_draws
+from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class RoundCallback(RecordsArguments, Callback):
         needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
         averages_prototypes: whether it mixes the prototypes that the objective `FedProto` sends.
         only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
+        reads_run_folder: whether it is called after the run folder, whose files then hold the round.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
 
@@ -56,6 +57,7 @@ class RoundCallback(RecordsArguments, Callback):
     needs_classes: bool = False
     averages_prototypes: bool = False
     only_watches: bool = False
+    reads_run_folder: bool = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the attributes that `state` names."""

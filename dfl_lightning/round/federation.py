@@ -15,8 +15,8 @@ from dfl_lightning.bank.references import References, Term
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
-from dfl_lightning.engines.optimizer_memory import OptimizerMemory
-from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.horizon import Horizon, calling
 from dfl_lightning.round.objective import Objective

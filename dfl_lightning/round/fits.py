@@ -13,7 +13,7 @@ import torch
 
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.utils.constructor_arguments import note_assigned
+from dfl_lightning.utils.code.constructor_arguments import note_assigned
 from dfl_lightning.utils.words import counted
 
 _PLAIN = (type(None), bool, int, float, str, list, dict, set, tuple, torch.Tensor, np.ndarray, Links, LinkMemory)

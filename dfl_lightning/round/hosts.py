@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, Phase
-from dfl_lightning.engines.optimizers import ClientOptimizer, Hyperparameters
-from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer, Hyperparameters
+from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.round.federation import Federation
-from dfl_lightning.utils.source_code import ModuleSource
+from dfl_lightning.utils.code.source_code import ModuleSource
 
 if TYPE_CHECKING:
     from dfl_lightning.round.fits import Fit

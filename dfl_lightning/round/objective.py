@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation

@@ -21,13 +21,13 @@ from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.local_work import Phase
-from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.round.written import Written
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream, stream_seed
 from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Round:
         return float(self.hyperparameters[0]["lr"])
 
     def stream(self, purpose: str, *words: int) -> torch.Generator:
-        """Return a generator for a named draw of this round; see `dfl_lightning.utils.random_streams`.
+        """Return a generator for a named draw of this round; see `dfl_lightning.utils.randomness.random_streams`.
 
         Args:
             purpose: what is drawn.

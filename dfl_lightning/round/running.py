@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.running_hook import CHANGES_NOTHING, RunningHook
 from dfl_lightning.links import LinkMemory, Links
-from dfl_lightning.utils.global_generators import name_of
+from dfl_lightning.utils.randomness.global_generators import name_of
 
 if TYPE_CHECKING:
     from dfl_lightning.round.record import Round

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from dfl_lightning.runs.tables import read_rounds
-from dfl_lightning.utils.files import write_npz
+from dfl_lightning.utils.storage.files import write_npz
 
 if TYPE_CHECKING:
     from dfl_lightning.round.record import Round

@@ -20,7 +20,7 @@ from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.io import RoundCheckpoint
 from dfl_lightning.objectives import Plain
 from dfl_lightning.runs.traffic import ProcessTraffic
-from dfl_lightning.utils.constructor_arguments import arguments_of, assigned_to
+from dfl_lightning.utils.code.constructor_arguments import arguments_of, assigned_to
 
 _GROUPS = ("Dropout", "Outgoing", "Selection", "Threshold", "Substitution", "Aggregation", "Prediction")
 _OWN_KEYS = ("topology", "engine", "run_name", "defaults", "callbacks")

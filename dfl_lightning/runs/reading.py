@@ -15,7 +15,7 @@ from dfl_lightning.runs.run_tables import RunTables
 from dfl_lightning.runs.tables import damaged, read_metrics, read_npz
 from dfl_lightning.runs.typed import COMMANDS, read_commands
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.files import unique_pairs
+from dfl_lightning.utils.storage.files import unique_pairs
 from dfl_lightning.utils.score import Score
 
 if TYPE_CHECKING:

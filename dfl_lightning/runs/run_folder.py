@@ -32,12 +32,12 @@ from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
-from dfl_lightning.utils.locks import NAME as LOCK
-from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.storage.files import remove_unfinished, sync_file, write_atomically, write_npz
+from dfl_lightning.utils.storage.locks import NAME as LOCK
+from dfl_lightning.utils.storage.locks import FolderLock
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.source_code import ModuleSource, hashes_of, is_kept, write_sources
-from dfl_lightning.utils.users_code import account_of
+from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of, is_kept, write_sources
+from dfl_lightning.utils.code.users_code import account_of
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Boundary
@@ -51,6 +51,9 @@ ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitu
 OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """What a run writes before its first round is complete, and whenever it saves."""
 
+
+PAGE = "report.html"
+"""The file of a run's page, if there is one."""
 
 _COUNTS = "rounds in files"
 """The key of a checkpoint under which it says how many rounds each file had."""

@@ -20,7 +20,7 @@ from dfl_lightning.runs.processor import processor
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.source_code import hashes_of
+from dfl_lightning.utils.code.source_code import hashes_of
 from dfl_lightning.utils.words import as_percent
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning.utils import files
+from dfl_lightning.utils.storage import files
 from dfl_lightning.utils.errors import UserError, reason
 
 

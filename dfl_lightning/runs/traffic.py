@@ -11,7 +11,7 @@ from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.storage.files import write_atomically
 
 FILE = "processes.csv"
 COLUMNS = ("round", "bytes_received", "bytes_moved")

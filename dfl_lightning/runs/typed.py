@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dfl_lightning.runs.tables import damaged
 from dfl_lightning.utils.errors import reason
-from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.storage.files import write_atomically
 
 COMMANDS = "commands.csv"
 """The file: `round`, how many rounds were complete when the command was typed, and `command`."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 
 __all__ = ["MeanLoss", "Task"]
 

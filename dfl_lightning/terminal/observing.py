@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from dfl_lightning.utils.code.users_code import account_of
 from dfl_lightning.utils.errors import one_line
-from dfl_lightning.utils.users_code import account_of
 
 
 def warn(sentence: str) -> None:

@@ -1,9 +1,9 @@
 """Topologies: topology files, their networkx graphs, and the links that a round reads."""
 
 from dfl_lightning.topology.graph import Topology, spectral_gap
-from dfl_lightning.topology.load import load_topology, method_of
 from dfl_lightning.topology.neighbour_counts import Reach, most_neighbours, reach
 from dfl_lightning.topology.one_way import never_reached_back
+from dfl_lightning.topology.reading.load import load_topology, method_of
 
 __all__ = [
     "Reach",

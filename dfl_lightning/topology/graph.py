@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.links import AllPairs, Links
-from dfl_lightning.topology.link_failures import LinkFailures
+from dfl_lightning.topology.over_time.link_failures import LinkFailures
 
 # Above this many nodes the dense eigenvalues behind the spectral gap cost more than the line is worth.
 _LARGEST_SPECTRUM = 2000

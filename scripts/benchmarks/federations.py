@@ -17,11 +17,11 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
-from dfl_lightning.data.index_lists import IndexLists
+from dfl_lightning.data.splits.index_lists import IndexLists
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Trained, Training
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharTransformer, LeNet, Network, ResNet18

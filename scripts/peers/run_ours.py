@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import dfl_lightning
 from dfl_lightning import DFLModule, DFLTrainer, callbacks, data
-from dfl_lightning.cli.export import export
+from dfl_lightning.cli.exports.export import export
 
 
 class Watch(callbacks.Monitor):

@@ -5,7 +5,7 @@ from tester import properties
 from tester.scenes import FEDERATION, folder_of_traces
 from tester.shipped import LISTED, left_out, where_they_do_not, where_they_work
 
-from dfl_lightning.cli.registry import FAMILIES
+from dfl_lightning.cli.classes.registry import FAMILIES
 
 every_policy = pytest.mark.parametrize(("listed", "place"), where_they_work())
 

@@ -11,7 +11,7 @@ from tester.shipped import LISTED, where_they_work
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.links.draws import uniform
-from dfl_lightning.utils import random_streams
+from dfl_lightning.utils.randomness import random_streams
 
 CLIENTS = len(FEDERATION)
 

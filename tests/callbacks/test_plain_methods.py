@@ -23,7 +23,7 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
 from dfl_lightning.data import FromDataset, Text
 from dfl_lightning.links.draws import uniform
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 SIZES = (16, 8, 12, 20, 8)
 ROUNDS = [[client for client, up in enumerate(line) if up == "1"] for line in UP[:3]]

@@ -15,7 +15,7 @@ from dfl_lightning.checkpoints.io import FORMAT, AtomicCheckpointIO, read_checkp
 from dfl_lightning.data import Digits
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.storage.files import write_atomically
 
 
 @pytest.fixture

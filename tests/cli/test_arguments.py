@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dfl_lightning.cli.arguments import Argument, Settings, run_name, split, take_flag, with_configs
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.shipped_files import shipped
-from dfl_lightning.utils.yaml_files import DoubledKeyError, parse
+from dfl_lightning.utils.storage.shipped_files import shipped
+from dfl_lightning.utils.storage.yaml_files import DoubledKeyError, parse
 
 words = st.lists(st.sampled_from(["--a", "--b=1", "3", "-1", "x", "--c", "--d.init_args.e"]), max_size=8)
 

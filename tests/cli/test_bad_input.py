@@ -12,7 +12,7 @@ from commands import SMALL
 from dfl_lightning import UserError, objectives
 from dfl_lightning import callbacks as cb
 from dfl_lightning.cli import command as cli
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 MINIMAL = "data: Digits\nmodel: {network: MLP}\n"
 

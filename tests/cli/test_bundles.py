@@ -18,15 +18,15 @@ from forked import Forked
 
 from dfl_lightning.bench.study.file.settings import overridden
 from dfl_lightning.bench.study.file.study_file import read_study_file
-from dfl_lightning.cli import bundle as packing
-from dfl_lightning.cli import unpacking
 from dfl_lightning.cli.arguments import split, with_configs
-from dfl_lightning.cli.bundle import bundle, collect
-from dfl_lightning.cli.bundle_format import LeftOut, Manifest, read_manifest
-from dfl_lightning.cli.export_command import main as export
-from dfl_lightning.cli.unpacking import config_in, remarks_on_bundles, require_code, unpack
+from dfl_lightning.cli.exports import bundle as packing
+from dfl_lightning.cli.exports import unpacking
+from dfl_lightning.cli.exports.bundle import bundle, collect
+from dfl_lightning.cli.exports.bundle_format import LeftOut, Manifest, read_manifest
+from dfl_lightning.cli.exports.export_command import main as export
+from dfl_lightning.cli.exports.unpacking import config_in, remarks_on_bundles, require_code, unpack
 from dfl_lightning.data import Digits
-from dfl_lightning.data.expected_split import difference
+from dfl_lightning.data.splits.expected_split import difference
 from dfl_lightning.utils.errors import UserError
 
 MINE = """

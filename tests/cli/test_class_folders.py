@@ -11,7 +11,7 @@ import yaml
 
 from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.arguments import split, with_configs
-from dfl_lightning.cli.class_folders import find_class_folders
+from dfl_lightning.cli.classes.class_folders import find_class_folders
 from dfl_lightning.utils.errors import UserError
 
 MINE = """

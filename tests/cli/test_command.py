@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.registry import GROUPS, shipped_classes
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.cli.classes.registry import GROUPS, shipped_classes
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 SMALL = [
     *["--trainer.max_rounds", "2", "--data.num_clients", "8", "--data.samples_per_client", "40"],

@@ -13,8 +13,8 @@ import yaml
 
 from dfl_lightning import DFLModule, UserError
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.annotations import EMPTY, Accepted, accepted_by, returns
-from dfl_lightning.cli.config_objects import check_objects, is_pythons_own
+from dfl_lightning.cli.classes.annotations import EMPTY, Accepted, accepted_by, returns
+from dfl_lightning.cli.classes.config_objects import check_objects, is_pythons_own
 
 OWN = """
     from collections.abc import Callable
@@ -197,7 +197,7 @@ NAMED = {
     "a command of Python's": "os.system",
     "a command through one's own module": "own.run",
     "a reader of files": "torch.load",
-    "our own": "dfl_lightning.cli.export.export",
+    "our own": "dfl_lightning.cli.exports.export.export",
 }
 
 

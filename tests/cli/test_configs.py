@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from dfl_lightning.cli.keys import KEYS
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 CONFIGS = shipped("configs")
 

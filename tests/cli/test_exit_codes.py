@@ -10,7 +10,7 @@ import pytest
 from commands import SMALL
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.export_command import main as export
+from dfl_lightning.cli.exports.export_command import main as export
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
 TINY = [*SMALL, "--trainer.max_rounds", "2"]

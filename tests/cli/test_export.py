@@ -15,8 +15,8 @@ from dfl_lightning import DFLModule, DFLTrainer, UserError
 from dfl_lightning import callbacks as cb
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.export import export
-from dfl_lightning.cli.export_command import main
+from dfl_lightning.cli.exports.export import export
+from dfl_lightning.cli.exports.export_command import main
 from dfl_lightning.data import Digits, FromDataset
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP

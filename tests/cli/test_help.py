@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dfl_lightning.cli import keys
-from dfl_lightning.cli.class_names import class_names
-from dfl_lightning.cli.registry import FAMILIES, GROUPS, first_line, shipped_classes
+from dfl_lightning.cli.classes.class_names import class_names
+from dfl_lightning.cli.classes.registry import FAMILIES, GROUPS, first_line, shipped_classes
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 COMMANDS = ("fit", "validate", "test", "export", "study", "report")

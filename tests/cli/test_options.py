@@ -4,10 +4,17 @@ import pytest
 
 from dfl_lightning import UserError, callbacks
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.options import class_page, descriptions, group_page, options_page, section_page, topology_page
-from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, NESTED_GROUPS, parameters_of, shipped_classes
+from dfl_lightning.cli.classes.registry import GROUPS, LIBRARY_GROUPS, NESTED_GROUPS, parameters_of, shipped_classes
+from dfl_lightning.cli.help.options import (
+    class_page,
+    descriptions,
+    group_page,
+    options_page,
+    section_page,
+    topology_page,
+)
 from dfl_lightning.trainer import DFLTrainer
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 
 @pytest.mark.parametrize("group", [*GROUPS, *NESTED_GROUPS])

@@ -3,8 +3,8 @@
 import pytest
 
 from dfl_lightning.cli.arguments import _FLAGS, SECTIONS, TOP_LEVEL, Settings, split, with_configs
+from dfl_lightning.cli.classes.registry import CLASSES, class_of, names_of, parameters_of
 from dfl_lightning.cli.other_names import OTHER_NAMES, meant
-from dfl_lightning.cli.registry import CLASSES, class_of, names_of, parameters_of
 from dfl_lightning.utils.errors import UserError
 
 

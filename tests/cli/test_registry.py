@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dfl_lightning import UserError, callbacks, data, models
-from dfl_lightning.cli.registry import (
+from dfl_lightning.cli.classes.registry import (
     FAMILIES,
     GROUPS,
     LIBRARY_GROUPS,

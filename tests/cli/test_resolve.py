@@ -9,7 +9,7 @@ from dfl_lightning.cli.resolve import Common, resolve, set_up
 from dfl_lightning.data import Digits
 from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData, UserError
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 SMALL = ["--data.num_clients=5", "--data.val_fraction=0.2"]
 

@@ -15,14 +15,14 @@ import yaml
 from forked import Forked
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, NESTED_GROUPS, shipped_classes
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.cli.classes.registry import GROUPS, LIBRARY_GROUPS, NESTED_GROUPS, shipped_classes
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 OWN = '''
 """For each shipped class one of the same name that derives from it and one that derives from its family only."""
 import inspect
 import lightning.pytorch.loggers  # some loggers' classes cannot be made without their libraries
-from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, shipped_classes
+from dfl_lightning.cli.classes.registry import GROUPS, LIBRARY_GROUPS, shipped_classes
 
 for group in (*GROUPS, *LIBRARY_GROUPS):
     for name, shipped in shipped_classes(group).items():

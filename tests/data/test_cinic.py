@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from dfl_lightning.data import CIFAR10, CINIC10, IID
-from dfl_lightning.data.cinic import CLASSES
+from dfl_lightning.data.sets.cinic import CLASSES
 from dfl_lightning.utils.errors import UserError
 
 

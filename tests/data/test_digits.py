@@ -1,7 +1,8 @@
 import torch
 from sklearn.datasets import load_digits
 
-from dfl_lightning.data import Digits, digits
+from dfl_lightning.data import Digits
+from dfl_lightning.data.sets import digits
 
 
 def test_the_digits_are_scikit_learns_scaled_to_one():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.data.index_lists import IndexLists
+from dfl_lightning.data.splits.index_lists import IndexLists
 
 PARTS = [np.array([3, 7, 9]), np.array([], dtype=np.int64), np.array([0]), np.array([], dtype=np.int64)]
 

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from dfl_lightning.data import leaf
-from dfl_lightning.data.leaf import as_bytes, read_leaf_file
+from dfl_lightning.data.readers import leaf
+from dfl_lightning.data.readers.leaf import as_bytes, read_leaf_file
 from dfl_lightning.utils.errors import UserError
 
 USERS = {

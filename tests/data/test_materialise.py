@@ -6,7 +6,7 @@ from torchvision.transforms import functional as vision
 
 from dfl_lightning.data import Digits, RotatedClusters, Source, SwappedLabelClusters
 from dfl_lightning.data.materialise import materialise, rotate
-from dfl_lightning.data.split import Split
+from dfl_lightning.data.splits.split import Split
 from dfl_lightning.utils.errors import UserError
 
 

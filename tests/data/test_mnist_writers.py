@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dfl_lightning.data import IID, MNIST, ByWriter, FlippedLabels
-from dfl_lightning.data import vision as vision_data
-from dfl_lightning.data.mnist_writers import LABELS, read_writers
+from dfl_lightning.data.readers.mnist_writers import LABELS, read_writers
+from dfl_lightning.data.sets import vision as vision_data
 from dfl_lightning.utils.errors import UserError
 
 CLASSES = np.arange(60) % 10

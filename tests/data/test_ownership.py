@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dfl_lightning.data import Digits, FromDataset
-from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions import Partition
 from dfl_lightning.data.partitions.base import Assignment
+from dfl_lightning.data.splits.ownership import refuse_shared_images
 from dfl_lightning.utils.errors import UserError
 
 

@@ -6,7 +6,7 @@ import torch
 
 from dfl_lightning import UserError
 from dfl_lightning.data import IID, FederatedData, Series
-from dfl_lightning.data.seasonal import PERIODS, seasonal_clusters, seasonal_series
+from dfl_lightning.data.sets.seasonal import PERIODS, seasonal_clusters, seasonal_series
 
 LENGTHS = {"north": 40, "south": 55, "west": 31}
 WINDOW, HORIZON, STRIDE = 4, 2, 3

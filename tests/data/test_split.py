@@ -18,7 +18,7 @@ from dfl_lightning.data import (
     Source,
     SwappedLabelClusters,
 )
-from dfl_lightning.data.split import Split, draw_split
+from dfl_lightning.data.splits.split import Split, draw_split
 from dfl_lightning.utils.errors import UserError
 
 

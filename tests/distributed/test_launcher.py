@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_command_at_once_while_it_loads_and_when_it_is_over(monkey
         "dfl_lightning.cli.command.run", lambda command: seen.append(signal.getsignal(signal.SIGINT)) or 3
     )
     monkeypatch.setattr(
-        "dfl_lightning.cli.export_command.main", lambda: seen.append(signal.getsignal(signal.SIGINT)) or 3
+        "dfl_lightning.cli.exports.export_command.main", lambda: seen.append(signal.getsignal(signal.SIGINT)) or 3
     )
     before = signal.signal(signal.SIGINT, handler)
     try:

@@ -209,7 +209,7 @@ def judge(numbers, on_ranks=None):
 
 @pytest.fixture(autouse=True)
 def short_recordings():
-    with mock.patch("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1):
+    with mock.patch("dfl_lightning.engines.stacked.gpu.cuda_graphs.FEWEST_STEPS", 1):
         yield
 
 

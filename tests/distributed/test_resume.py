@@ -14,7 +14,7 @@ from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
 from dfl_lightning.checkpoints.state_dicts import reported_state
 from dfl_lightning.cli import command as cli
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.storage.locks import FolderLock
 
 WORDS = ["--config", "afind", "--data.num_clients", "12", "--data.samples_per_client", "12", "--trainer.cohorts", "3"]
 

@@ -15,7 +15,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.distributed.communicator import FailedElsewhere, LostProcess, Ranks, StoppedElsewhere, owners_of
 from dfl_lightning.engines import engine as bank_engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dfl_lightning.cli.classes.registry import shipped_classes
 from dfl_lightning.cli.command import run
-from dfl_lightning.cli.registry import shipped_classes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^dfl-fit (.*)$", PAGE, re.MULTILINE)

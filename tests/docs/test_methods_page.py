@@ -12,13 +12,13 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
+from dfl_lightning.cli.classes.registry import class_of, shipped_classes
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.keys import FAMILIES, LISTS
-from dfl_lightning.cli.registry import class_of, shipped_classes
 from dfl_lightning.functional import erk_densities
 from dfl_lightning.objectives import DisPFL
 from dfl_lightning.topology import load_topology
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")

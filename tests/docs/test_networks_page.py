@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dfl_lightning import models
-from dfl_lightning.cli.registry import shipped_classes
+from dfl_lightning.cli.classes.registry import shipped_classes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
 CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]

@@ -18,12 +18,12 @@ import torch
 
 from dfl_lightning import callbacks, data, functional, models, objectives, tasks
 from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, Settings, split, with_configs
+from dfl_lightning.cli.classes.registry import GROUPS, class_of, parameters_of, shipped_classes
 from dfl_lightning.cli.command import run
-from dfl_lightning.cli.registry import GROUPS, class_of, parameters_of, shipped_classes
 from dfl_lightning.round.record import Round
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {

@@ -13,7 +13,7 @@ from dfl_lightning.bench.study.command import make_parser
 from dfl_lightning.bench.study.file.study_file import KIND
 from dfl_lightning.bench.study.tables.measure import ACCURACIES, Measure
 from dfl_lightning.bench.study.tables.received import HEADING
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "results.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 from forked import Forked
 
 from dfl_lightning import callbacks, functional
-from dfl_lightning.cli.registry import GROUPS, parameters_of, shipped_classes
+from dfl_lightning.cli.classes.registry import GROUPS, parameters_of, shipped_classes
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,7 @@
 """The README and the pages of docs/, walked: what they tell a reader to type is done, in their order, and works.
 
 What a page presumes (a reader's own files, runs of former days) is made in `BEFORE`; what cannot be done here is listed
-with its reason in `LEFT_OUT`. The tutorial is walked in tests/study/test_tutorial.py.
+with its reason in `LEFT_OUT`. The tutorial is walked in tests/bench/study/test_tutorial.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUICK = ("README.md", "docs/faults.md")
 """Pages that the quick suite walks, with small runs."""
 
 NOT_SMALL = {
-    ("README.md", "dfl-report"): "drawing a page takes 5 s; tests/report/ draws enough",
+    ("README.md", "dfl-report"): "drawing a page takes 5 s; tests/bench/report/ draws enough",
 }
 """Commands that the quick suite leaves out for their time, and where they are tested."""
 
@@ -42,7 +42,7 @@ LEFT_OUT = {
     ("docs/gpus.md", "--trainer.accelerator gpu"): "needs a GPU; tests marked gpu run on one",
     ("docs/reports.md", "pip install"): "installing is what .ci/run does",
     ("docs/studies.md", "pip install"): "installing is what .ci/run does",
-    ("docs/studies.md", "--slurm"): "needs a SLURM; tests/study/test_slurm.py has one that is made up",
+    ("docs/studies.md", "--slurm"): "needs a SLURM; tests/bench/study/test_slurm.py has one that is made up",
     ("docs/results.md", "run dpfl_table1_small"): "a day of cells; test_results_page.py reads the study",
     ("docs/results.md", "table dpfl_table1_small"): "needs those cells",
 }

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from dfl_lightning.engines.dropout_layers import check_no_global_draws, keep_mask, mask_key, replace_dropout_layers
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 
 def dropped(layer, x, seed=0):

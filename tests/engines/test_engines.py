@@ -16,10 +16,10 @@ from torch import nn
 
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines.jobs import Training
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.objectives import Objective, Plain
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 from tests.helpers.orders import drawn_order
 
 OPTIMIZERS = {
@@ -562,7 +562,7 @@ def test_evaluation_equals_a_plain_module_in_evaluation_mode(federation, naive, 
 
 
 def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(federation, naive, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.scratch.EVALUATION_BATCH", 5)
+    monkeypatch.setattr("dfl_lightning.engines.loop.scratch.EVALUATION_BATCH", 5)
     monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.EVALUATION_BATCH", 5)
     f = federation()
     found = f.engine.evaluate(own(2), "train")  # 14 samples: 5, 5, 4

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines import norm_strides
-from dfl_lightning.engines.loop_engine import LoopEngine
-from dfl_lightning.engines.norm_strides import NormRisk, risk_of, usual_strides
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
+from dfl_lightning.engines.trials import norm_strides
+from dfl_lightning.engines.trials.norm_strides import NormRisk, risk_of, usual_strides
 
 EPS = 1e-5
 

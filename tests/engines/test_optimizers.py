@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dfl_lightning.engines.optimizers import ELEMENTWISE, ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizers import ELEMENTWISE, ClientOptimizer
 from dfl_lightning.utils.errors import UserError
 
 

@@ -11,8 +11,8 @@ from game.networks import NETWORKS, draw_federation
 
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines import engine as engines
-from dfl_lightning.engines import scratch
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop import scratch
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine, evaluation
 from dfl_lightning.engines.stacked import engine as stacked_engine
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
-from dfl_lightning.engines.optimizers import ClientOptimizer
-from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.utils.errors import UserError
 
 NET = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))

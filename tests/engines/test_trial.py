@@ -15,11 +15,11 @@ from torch.nn.utils import parametrizations, prune
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.models.init import fresh_parameters
 from dfl_lightning.objectives import Plain
+from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.module_copies import copy_of
 from tests.helpers.orders import drawn_order
 
 
@@ -263,7 +263,7 @@ class Centred(Net):
 
 
 def test_a_client_is_evaluated_in_one_batch_where_its_samples_meet(federation, naive, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.scratch.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("dfl_lightning.engines.loop.scratch.EVALUATION_BATCH", 4)
     torch.manual_seed(0)
     f = federation(network=Centred(), servers=1)
     assert type(f.engine) is LoopEngine

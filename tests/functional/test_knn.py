@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
-from dfl_lightning.functional import best_vote_shares, knn, neighbour_votes
+from dfl_lightning.functional import best_vote_shares, neighbour_votes
+from dfl_lightning.functional.baselines import knn
 
 KERNELS = {
     "squared": lambda d, scale, dims: -(d**2) / (dims * scale),

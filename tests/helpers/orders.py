@@ -2,7 +2,7 @@
 
 import torch
 
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 MASK = 2**64 - 1
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import forked
 
 PROGRAMS = {
-    **{f"dfl-{name}": f"dfl_lightning.cli.main:{name}" for name in ("fit", "test", "validate", "export", "report")},
+    **{f"dfl-{name}": f"dfl_lightning.cli.main:{name}" for name in ("fit", "test", "validate", "export")},
+    "dfl-report": "dfl_lightning.bench.report.main:report",
     "dfl-study": "dfl_lightning.bench.study.main:study",
     "python": f"{__file__}:run_python",
 }

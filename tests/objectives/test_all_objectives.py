@@ -16,7 +16,7 @@ from torch import nn
 from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import (
@@ -36,7 +36,7 @@ from dfl_lightning.objectives import (
     Plain,
     QGDSGDm,
 )
-from dfl_lightning.utils.global_generators import changed, states
+from dfl_lightning.utils.randomness.global_generators import changed, states
 
 SIZES = (9, 4, 14, 12, 5)
 ROUNDING = 1e-9
@@ -113,7 +113,7 @@ def test_all_but_exact_second_derivatives_are_stacked_and_those_say_so():
 def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
     rule = LISTED[name]()
     expected, said = usual(name, LoopEngine)
-    monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.cuda_graphs.FEWEST_STEPS", 1)
     for recorder in [None, TapeRecorder()] if rule.recordable else [None]:
         f = federation(name, StackedEngine)
         if recorder is not None:

@@ -27,7 +27,7 @@ from dfl_lightning.functional import erk_densities, pruned_share, searched_mask
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import DisPFL
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 from tests.helpers.orders import drawn_order
 
 SIZES, RATE, ROUNDS, LAST = [6, 3, 9, 2, 5], 0.2, 5, 8

@@ -6,7 +6,7 @@ from banks import make_federation
 from torch import nn
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError

@@ -46,7 +46,7 @@ def own_prototypes(made, x, y):
     [("loop", "samples"), ("loop", "equal"), ("stacked", "samples"), ("stacked", "equal"), ("recorded", "samples")],
 )
 def test_it_agrees_with_plain_modules_while_clients_drop_out(engine, weighting, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.cuda_graphs.FEWEST_STEPS", 1)
     kind, recorder = "loop" if engine == "loop" else "stacked", TapeRecorder()
     tolerance = 1e-7 if engine == "recorded" else 1e-9  # recorded steps have their learning rate in float32
     run, was_down = start(FedProto(0.7), weighting, cb.Bernoulli(0.4), engine=kind), 0

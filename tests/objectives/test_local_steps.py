@@ -12,7 +12,7 @@ from torch import nn
 from dfl_lightning import DFLModule
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Duration, Plain

@@ -15,7 +15,7 @@ from rules import NearPrototypes
 from torch import nn
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.objectives import APFL, MOON, DFedSAM, Ditto, PerFedAvg
 from dfl_lightning.utils.errors import UserError
@@ -137,7 +137,7 @@ def make(request, monkeypatch):
         return functools.partial(make_federation, engine=engine)
     from tapes import TapeRecorder
 
-    monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.cuda_graphs.FEWEST_STEPS", 1)
 
     def recorded(**options):
         f = make_federation(engine=StackedEngine, **options)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dfl_lightning.cli.command import run
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 SEEDS = (0, 1, 2)
 FINDERS = ("AFIND+", "PANMLoss", "PANMGrad", "DPFL", "PENS", "FedeRiCo", "IFCA, 2 servers")

@@ -14,8 +14,8 @@ from torchmetrics.classification import MultilabelF1Score
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks, data, models
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines import scratch
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop import scratch
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.tasks import MultiLabel, default_task

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks, data, models
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.tasks import Regression
 from dfl_lightning.terminal.banner import notes

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from banks import SEED, _module, _row, make_federation
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines import scratch
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop import scratch
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.engines.stacked.loss import StackedLoss, is_plain_cross_entropy, sample_weights

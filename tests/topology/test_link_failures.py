@@ -10,7 +10,7 @@ from scipy import stats
 
 from dfl_lightning.links import Links
 from dfl_lightning.topology import load_topology, reach
-from dfl_lightning.topology.link_failures import LinkFailures
+from dfl_lightning.topology.over_time.link_failures import LinkFailures
 
 ROUNDS = 400
 SMALL_WORLD = {"generator": "connected_watts_strogatz_graph", "args": {"k": 6, "p": 0.3}, "seed": 5}

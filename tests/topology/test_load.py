@@ -16,10 +16,10 @@ import yaml
 from pairs import weight_matrix
 
 from dfl_lightning.topology import Topology, load_topology, spectral_gap
-from dfl_lightning.topology.generators import networkx_generators
-from dfl_lightning.topology.spec import KEYS
+from dfl_lightning.topology.generators.by_name import networkx_generators
+from dfl_lightning.topology.reading.spec import KEYS
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 SHIPPED = shipped("topologies")
 

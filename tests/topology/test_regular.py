@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dfl_lightning.topology import load_topology
-from dfl_lightning.topology.regular import TooManyDraws, _Words, regular_codes
+from dfl_lightning.topology.generators.regular import TooManyDraws, _Words, regular_codes
 
 CASES = [(0, 4, 2), (1, 4, 5), (2, 5, 40), (3, 4, 10), (4, 9, 40), (6, 9, 40), (5, 12, 20), (10, 100, 10), (40, 100, 4)]
 LARGER = [(10, 3000, 2), (3, 10_000, 1), (90, 1000, 1)]

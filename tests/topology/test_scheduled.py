@@ -12,9 +12,9 @@ from scipy import stats
 
 from dfl_lightning.links import Links
 from dfl_lightning.topology import load_topology
-from dfl_lightning.topology.base_graph import base_rounds
-from dfl_lightning.topology.epidemic import epidemic_links, regular_links
+from dfl_lightning.topology.generators.base_graph import base_rounds
 from dfl_lightning.topology.graph import components
+from dfl_lightning.topology.over_time.epidemic import epidemic_links, regular_links
 from dfl_lightning.utils.errors import UserError
 
 ONE_PEER, BASE, LOCAL, ORACLE = (

@@ -9,9 +9,9 @@ import torch
 from pairs import weight_matrix
 
 from dfl_lightning.topology import load_topology
-from dfl_lightning.topology.generators import partial
+from dfl_lightning.topology.generators.by_name import partial
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 PARTIAL = {"generator": "partial", "args": {"fraction": 0.5}}
 
@@ -88,7 +88,7 @@ def makes_a_graph(seed):
 def test_a_generator_that_never_succeeds_again_is_told_in_one_sentence(monkeypatch):
     topology = load_topology({**PARTIAL, "every": 5}, 8)
     monkeypatch.setattr(
-        "dfl_lightning.topology.single.generate",
+        "dfl_lightning.topology.reading.single.generate",
         lambda *_: (_ for _ in ()).throw(UserError("topology: partial failed.")),
     )
     topology.reachable(4)

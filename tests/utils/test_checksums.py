@@ -22,8 +22,8 @@ from dfl_lightning.checkpoints.io import (
 )
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.models.init import load_parameters
-from dfl_lightning.utils.checksums import checksum
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.storage.checksums import checksum
 
 NODES = 5
 COHORTS = [torch.tensor([0, 3]), torch.tensor([4, 1, 2])]

@@ -17,7 +17,7 @@ from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Plain
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import changed, name_of, states
+from dfl_lightning.utils.randomness.global_generators import changed, name_of, states
 
 DRAWS = {
     "torch's global generator": lambda: torch.rand(1),

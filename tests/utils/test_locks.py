@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from dfl_lightning.utils import locks
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.storage import locks
+from dfl_lightning.utils.storage.locks import FolderLock
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.storage.locks import FolderLock
 lock = FolderLock()
 lock.take(Path(sys.argv[1]))
 if not os.fork():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dfl_lightning.utils import permutations as module
-from dfl_lightning.utils.permutations import permutations
+from dfl_lightning.utils.randomness import permutations as module
+from dfl_lightning.utils.randomness.permutations import permutations
 from tests.helpers.orders import word
 
 LENGTHS = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 0, 100, 2, 64, 300])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dfl_lightning.utils.put_off import import_without
+from dfl_lightning.utils.code.put_off import import_without
 
 HEAVY = """
 import heavy_one.part

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfl_lightning.utils.random_streams import numpy_stream, numpy_streams, pcg64_states, stream, stream_seed
+from dfl_lightning.utils.randomness.random_streams import numpy_stream, numpy_streams, pcg64_states, stream, stream_seed
 
 whole = st.integers(-(2**40), 2**40)
 

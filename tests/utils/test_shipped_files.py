@@ -2,9 +2,9 @@
 
 import pytest
 
-from dfl_lightning.utils import shipped_files
 from dfl_lightning.utils.errors import UserError, nearest
-from dfl_lightning.utils.shipped_files import find, shipped
+from dfl_lightning.utils.storage import shipped_files
+from dfl_lightning.utils.storage.shipped_files import find, shipped
 
 
 def test_a_name_means_the_shipped_file_with_or_without_its_suffix(tmp_path, monkeypatch):

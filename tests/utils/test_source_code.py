@@ -10,8 +10,8 @@ import pytest
 
 from dfl_lightning.callbacks import Gossip
 from dfl_lightning.checkpoints.own_code import about_changes
-from dfl_lightning.utils.source_code import UNKNOWN, differing, find_sources, hashes_of, is_kept, write_sources
-from dfl_lightning.utils.source_of_objects import sources_of
+from dfl_lightning.utils.code.source_code import UNKNOWN, differing, find_sources, hashes_of, is_kept, write_sources
+from dfl_lightning.utils.code.source_of_objects import sources_of
 
 FILES = {
     "own_mine.py": "import random\nimport numpy\nimport own_beside\nfrom own_pack.sub import net\n\n\n"

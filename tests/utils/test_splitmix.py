@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dfl_lightning.utils.splitmix import splitmix64
+from dfl_lightning.utils.randomness.splitmix import splitmix64
 from tests.helpers.orders import word
 
 

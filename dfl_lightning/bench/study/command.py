@@ -30,9 +30,10 @@ from dfl_lightning.bench.study.tables.reach import read_reach
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
 from dfl_lightning.bench.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
+from dfl_lightning.runs.run_folder import PAGE
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 from dfl_lightning.utils.words import counted
 
 EPILOG = """\
@@ -330,7 +331,7 @@ def table(words: argparse.Namespace) -> int:
 
 def report(words: argparse.Namespace) -> int:
     """The page of dfl-report: a method for each row of the table, compared within each column."""
-    from dfl_lightning.bench.report.writing import PAGE, check_report, write_page
+    from dfl_lightning.bench.report.writing import check_report, write_page
 
     check_report()
     from dfl_lightning.bench.study.tables.page import opening

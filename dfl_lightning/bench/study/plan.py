@@ -14,8 +14,8 @@ from dfl_lightning.bench.study.file.settings import as_words, slug, words_of
 from dfl_lightning.bench.study.file.study_file import Study
 from dfl_lightning.bench.study.file.validation_settings import said_by
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_atomically
-from dfl_lightning.utils.yaml_files import read_config
+from dfl_lightning.utils.storage.files import write_atomically
+from dfl_lightning.utils.storage.yaml_files import read_config
 
 ROUND_COUNTS = (
     *("trainer.max_rounds", "trainer.max_epochs", "trainer.check_val_every_n_epoch"),

@@ -27,9 +27,9 @@ from dfl_lightning.bench.study.file.tune_block import Range
 from dfl_lightning.bench.study.plan import Cell, Pair, Plan, added_seeds, scaled
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.yaml_files import read_config
+from dfl_lightning.utils.storage.files import write_atomically
+from dfl_lightning.utils.storage.yaml_files import read_config
 
 TRIALS = "trials"
 """The folder in a study's where the trials are."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from dfl_lightning.callbacks.dropout.rates import ClientRates
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 
 
 class Markov(ClientRates):

@@ -10,7 +10,7 @@ from dfl_lightning.callbacks.base import Monitor
 from dfl_lightning.links import LinkMemory
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_npz
+from dfl_lightning.utils.storage.files import write_npz
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation

@@ -14,7 +14,7 @@ from dfl_lightning.callbacks.base import Monitor
 from dfl_lightning.functional import transfer_seconds
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation

@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.callbacks.base import Outgoing
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Prediction
-from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import best_vote_shares, neighbour_votes
 from dfl_lightning.utils.errors import UserError
 

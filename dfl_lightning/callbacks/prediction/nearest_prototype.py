@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.callbacks.base import Prediction
-from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import prototype_probabilities
 from dfl_lightning.utils.errors import UserError
 

@@ -13,7 +13,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.engines.jobs import Training
-from dfl_lightning.engines.mean_inputs import mean_inputs
+from dfl_lightning.engines.scoring.mean_inputs import mean_inputs
 from dfl_lightning.functional import nearness, participation_ratio, sampled_neighbours, updated_probabilities
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round

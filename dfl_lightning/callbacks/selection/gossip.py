@@ -10,7 +10,7 @@ from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import more_often_than_expected
-from dfl_lightning.functional.pens import Rule
+from dfl_lightning.functional.baselines.pens import Rule
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError

@@ -10,7 +10,7 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning.conformance.own.runs import GivenRun, graph_of, without_data
 from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.objectives import Plain
-from dfl_lightning.topology.base_graph import base_rounds
+from dfl_lightning.topology.generators.base_graph import base_rounds
 
 Found = dict[str, Any]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.constructor_arguments import RecordsArguments
+from dfl_lightning.data.splits.index_lists import sorted_pieces
+from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Assignment", "Partition", "TooFewOfAClass"]
@@ -66,8 +66,8 @@ class Partition(RecordsArguments, ABC):
     """How the training samples of a data set are divided among the clients.
 
     Your own partition implements `assign`; it draws from
-    `dfl_lightning.utils.random_streams.numpy_stream(seed, ...)` only. One that needs more than labels overrides
-    `divide`, too.
+    `dfl_lightning.utils.randomness.random_streams.numpy_stream(seed, ...)` only. One that needs more than labels
+    overrides `divide`, too.
 
     Attributes:
         needs_writers: whether the data set must say who wrote each sample, where reading that is extra work.

@@ -16,7 +16,7 @@ from dfl_lightning.data.partitions.base import (
     split_by_counts,
 )
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.randomness.random_streams import numpy_stream
 
 __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 

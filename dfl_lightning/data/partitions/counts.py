@@ -6,7 +6,7 @@ import numpy as np
 
 from dfl_lightning.data.partitions.base import Assignment, Partition, TooFewOfAClass, split_by_counts
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.randomness.random_streams import numpy_stream
 
 __all__ = ["ClassCounts"]
 

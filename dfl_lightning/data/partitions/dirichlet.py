@@ -10,7 +10,7 @@ import numpy as np
 from dfl_lightning.data.partitions.base import Assignment, Partition, split_by_counts
 from dfl_lightning.data.partitions.image_by_image import draw_image_by_image
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.randomness.random_streams import numpy_stream
 
 __all__ = ["Dirichlet"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dfl_lightning.data.partitions.base import Assignment, Partition, deal
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.randomness.random_streams import numpy_stream
 
 __all__ = ["IID"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from dfl_lightning.data.partitions.base import Assignment, Partition
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.randomness.random_streams import numpy_stream
 
 __all__ = ["ByWriter"]
 

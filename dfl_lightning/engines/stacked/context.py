@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import StackedNetwork
 

@@ -17,7 +17,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
-from dfl_lightning.data.index_lists import IndexLists
+from dfl_lightning.data.splits.index_lists import IndexLists
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
@@ -25,28 +25,28 @@ from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layer
 from dfl_lightning.engines.engine import ANY_SAMPLE, Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
-from dfl_lightning.engines.mean_scores import sums_of
-from dfl_lightning.engines.optimizer_memory import OptimizerMemory
-from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
-from dfl_lightning.engines.prediction_rule import LabelledOutputs
-from dfl_lightning.engines.stacked import network_trial, optimizer_trial
-from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
-from dfl_lightning.engines.stacked.budget import Budget
+from dfl_lightning.engines.scoring.mean_scores import sums_of
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.cost import Cost
-from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModels, SharedSamples, shared_models
-from dfl_lightning.engines.stacked.footprint import footprint_of
+from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_unfolded
+from dfl_lightning.engines.stacked.gpu.budget import Budget
+from dfl_lightning.engines.stacked.gpu.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
+from dfl_lightning.engines.stacked.gpu.footprint import footprint_of
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
-from dfl_lightning.engines.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
+from dfl_lightning.engines.trials import network_trial, optimizer_trial
+from dfl_lightning.engines.trials.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
+from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import is_out_of_memory, reason
-from dfl_lightning.utils.module_copies import copy_of
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 TRIAL_OPERATIONS = 2e7

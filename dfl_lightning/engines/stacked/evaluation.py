@@ -17,10 +17,10 @@ from torch import Tensor
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import EVALUATION_BATCH
-from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR
 from dfl_lightning.engines.stacked.context import StackedContext
+from dfl_lightning.engines.stacked.gpu.budget import LARGEST_TENSOR
+from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
-from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.thread_pool import Workers
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.optimizer_memory import STARTED, OptimizerMemory, present, single_number
+from dfl_lightning.engines.optimizing.optimizer_memory import STARTED, OptimizerMemory, present, single_number
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.engines.stacked.parameters import memory as in_memory

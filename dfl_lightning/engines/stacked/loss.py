@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dfl_lightning.engines.local_work import LossOf
-from dfl_lightning.engines.mean_scores import sums_of
-from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
+from dfl_lightning.engines.scoring.mean_scores import sums_of
+from dfl_lightning.engines.stacked.layers.kernels import WeightedCrossEntropy
 from dfl_lightning.tasks import Classification, MeanLoss, Task
 from dfl_lightning.utils.errors import is_out_of_memory
 

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from dfl_lightning.engines.dropout_layers import StreamDropout
-from dfl_lightning.engines.norm_strides import NormRisk
-from dfl_lightning.engines.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
-from dfl_lightning.engines.stacked.convolution import can_unfold, numbers_of_patches
-from dfl_lightning.engines.stacked.layers import (
+from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.engines.stacked.layers.convolution import can_unfold, numbers_of_patches
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import (
     FUNCTIONS,
     METHODS,
     MODULES,
@@ -28,10 +28,10 @@ from dfl_lightning.engines.stacked.layers import (
     relu_in_place,
     with_vmap,
 )
-from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.engines.stacked.rewriting import may_overwrite, pool_before_relu
+from dfl_lightning.engines.trials.norm_strides import NormRisk
+from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
-from dfl_lightning.utils.module_copies import copy_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

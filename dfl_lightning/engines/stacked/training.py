@@ -16,13 +16,13 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.gradients import filled, is_missing, joined
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
-from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import BatchSource, Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.kept_optimizer import KeptOptimizer, KeptStates
+from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging, unpack
-from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import Workers
 

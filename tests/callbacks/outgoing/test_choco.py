@@ -14,7 +14,7 @@ from logistic import GRAPH
 
 from dfl_lightning.callbacks import CHOCO, FDMS, PENS, Bernoulli, CHOCOMix, Gossip, Metropolis, SignFlip, Uniform
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 
 
 def federation(*policies, lr=0.3, **more):

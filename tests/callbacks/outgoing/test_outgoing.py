@@ -14,7 +14,7 @@ from dfl_lightning.functional import clipped, largest_entries, quantized
 from dfl_lightning.links import Links
 from dfl_lightning.round import senders as senders_module
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.randomness.random_streams import stream
 
 CLIENTS, ROUNDS, LR = 5, 3, 0.5
 NOISE, TOP, FLIP = functools.partial(cb.GaussianNoise, 0.4, 0.3), functools.partial(cb.TopK, 0.3), cb.SignFlip

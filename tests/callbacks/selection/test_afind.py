@@ -8,7 +8,7 @@ import torch
 from dfl_lightning import models
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, GaussianNoise, Gossip, Stale, Uniform
-from dfl_lightning.cli.registry import shipped_classes
+from dfl_lightning.cli.classes.registry import shipped_classes
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
 from tests.helpers.orders import drawn_order

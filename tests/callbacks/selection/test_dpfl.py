@@ -14,7 +14,7 @@ from dfl_lightning.links.draws import uniform
 from dfl_lightning.models import MLP
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 SIZES = [12, 6, 9, 15, 6, 12]
 

@@ -5,7 +5,7 @@ import torch
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, Uniform
-from dfl_lightning.cli.export import export
+from dfl_lightning.cli.exports.export import export
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP

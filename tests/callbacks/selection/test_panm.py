@@ -20,7 +20,7 @@ from dfl_lightning.links import AllPairs, LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.runs.summary import final_table
 from dfl_lightning.topology import load_topology
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 
 def short(**settings):

@@ -20,7 +20,7 @@ from dfl_lightning.callbacks import (
 )
 from dfl_lightning.callbacks.substitution import fdms as fdms_policy
 from dfl_lightning.data import Digits, LabelClusters
-from dfl_lightning.functional import fdms_receivers
+from dfl_lightning.functional.systems import fdms_receivers
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
 

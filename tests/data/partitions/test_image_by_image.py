@@ -7,7 +7,7 @@ import torch
 from dfl_lightning.data import Dirichlet, Source
 from dfl_lightning.data.partitions.dirichlet import draw_equal_sizes
 from dfl_lightning.data.partitions.image_by_image import draw_image_by_image
-from dfl_lightning.data.split import draw_split
+from dfl_lightning.data.splits.split import draw_split
 
 LABELS = np.arange(5000) % 10
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfl_lightning.cli.registry import shipped_classes
+from dfl_lightning.cli.classes.registry import shipped_classes
 from dfl_lightning.data import (
     IID,
     ByWriter,

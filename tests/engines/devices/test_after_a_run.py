@@ -7,7 +7,7 @@ from pretended import DEVICE, everything_on
 from safetensors.torch import load_file
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.cli.export import export
+from dfl_lightning.cli.exports.export import export
 from dfl_lightning.engines.jobs import Training
 
 pytestmark = pytest.mark.cpu_bits  # one side of the comparison is the CPU

@@ -12,7 +12,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.links import Links
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 
 class Largest(Watching):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pretended import DEVICE, everything_on
 
-from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 
 pytestmark = pytest.mark.cpu_bits  # one side of the comparison is the CPU
 

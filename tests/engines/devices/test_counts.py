@@ -11,11 +11,11 @@ from torchmetrics import Metric
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.data.augment import CropFlip
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.layers import MODULES
-from dfl_lightning.engines.stacked.passes import Pass
+from dfl_lightning.engines.stacked.layers.activation import Activation
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import MODULES
 
 
 @pytest.fixture

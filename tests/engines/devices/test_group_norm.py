@@ -5,10 +5,10 @@ import torch
 from pretended import DEVICE, Count
 from torch import nn
 
-from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.layers import MODULES
+from dfl_lightning.engines.stacked.layers.activation import Activation
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import MODULES
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.engines.stacked.passes import Pass
 
 CLIENTS, BATCH = 3, 4
 CPU = torch.device("cpu")

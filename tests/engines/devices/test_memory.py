@@ -12,11 +12,11 @@ from dfl_lightning.bank import card
 from dfl_lightning.bank.references import References
 from dfl_lightning.distributed.communicator import owners_of
 from dfl_lightning.engines.cohorts import cohorts_on_gpus
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
-from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
-from dfl_lightning.engines.stacked.budget import SHARE
+from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_unfolded
+from dfl_lightning.engines.stacked.gpu.budget import SHARE
 from dfl_lightning.terminal.explain import explain
 from dfl_lightning.utils.errors import UserError
 
@@ -217,7 +217,7 @@ def test_a_cpu_keeps_nothing_of_the_kind(small_run):
 def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
     engine = there(kind="batchnorm").engine
     given = []
-    monkeypatch.setattr("dfl_lightning.engines.stacked.autotune.give_back", given.append)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.autotune.give_back", given.append)
     watch = StepTimer(engine._context, 7)
 
     def fails():

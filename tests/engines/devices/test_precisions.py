@@ -5,7 +5,7 @@ import torch
 
 from dfl_lightning import models
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 
 ENGINES = {"stacked": StackedEngine, "loop": LoopEngine}

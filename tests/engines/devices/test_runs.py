@@ -11,7 +11,7 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.objectives import FedProx
-from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.storage.shipped_files import shipped
 
 pytestmark = pytest.mark.cpu_bits  # one side of the comparison is the CPU
 

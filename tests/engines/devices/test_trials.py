@@ -10,7 +10,7 @@ from pretended import ASSERTED, DEVICE, count, device, everything_on
 from torch import nn
 
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.terminal.banner import notes
 

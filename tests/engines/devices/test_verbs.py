@@ -11,9 +11,9 @@ from torch import nn
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References, Term
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.autotune import StepTimer
+from dfl_lightning.engines.stacked.gpu.autotune import StepTimer
 
 
 def both(federation, engine, device, **options):

@@ -9,8 +9,8 @@ import torch
 from dfl_lightning.engines.dropout_layers import StreamDropout, mask_key, replace_dropout_layers
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
+from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.engines.stacked.passes import Pass
 
 CLIENTS = 3
 

@@ -7,7 +7,7 @@ from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.batches import Feed, sent
 from dfl_lightning.objectives import Duration
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 from tests.helpers.orders import drawn_order
 
 

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from threads import Watching
 from torch import nn
 
-from dfl_lightning.engines.stacked import convolution
-from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.autotune import choose_unfolded
-from dfl_lightning.engines.stacked.convolution import unfolded
+from dfl_lightning.engines.stacked.gpu.autotune import choose_unfolded
+from dfl_lightning.engines.stacked.layers.activation import Activation
+from dfl_lightning.engines.stacked.layers.convolution import unfolded
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import convolution
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.engines.stacked.passes import Pass
 
 SHAPES = {
     "plain": {"kernel_size": 3},

@@ -16,8 +16,8 @@ from torch import nn
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.autotune import StepTimer
-from dfl_lightning.engines.stacked.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
+from dfl_lightning.engines.stacked.gpu.autotune import StepTimer
+from dfl_lightning.engines.stacked.gpu.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.tasks import Classification
 
@@ -417,7 +417,9 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
 
 
 def test_several_answers_are_an_obstacle(federation, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.trial.try_loss", lambda *_: False)  # for one answer there is one label
+    monkeypatch.setattr(
+        "dfl_lightning.engines.trials.trial.try_loss", lambda *_: False
+    )  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
     assert "several answers a sample" in obstacle(f.engine._context, f.data.images[:2])
 

@@ -12,7 +12,7 @@ from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References, Term
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.engines.stacked import evaluation as scoring
 from dfl_lightning.engines.stacked.evaluation import Scorer, shared_models

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from networks import Forward
 from torch import nn
 
-from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.kernels import BatchedLinear
-from dfl_lightning.engines.stacked.layers import FUNCTIONS, METHODS, MODULES
-from dfl_lightning.engines.stacked.passes import Pass
+from dfl_lightning.engines.stacked.layers.activation import Activation
+from dfl_lightning.engines.stacked.layers.kernels import BatchedLinear
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import FUNCTIONS, METHODS, MODULES
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 6)  # of one sample: channels first
 

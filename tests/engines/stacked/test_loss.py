@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dfl_lightning.engines.stacked.batches import sample_weights
-from dfl_lightning.engines.stacked.kernels import FULL_VECTOR, WeightedCrossEntropy, cross_entropies
+from dfl_lightning.engines.stacked.layers.kernels import FULL_VECTOR, WeightedCrossEntropy, cross_entropies
 from dfl_lightning.engines.stacked.loss import StackedLoss
 
 SIZES = [4, 1, 3]

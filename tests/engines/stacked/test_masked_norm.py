@@ -10,7 +10,7 @@ from torch import nn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.masked_norm import masked_batch_norm
+from dfl_lightning.engines.stacked.layers.masked_norm import masked_batch_norm
 from dfl_lightning.engines.stacked.network import StackedNetwork
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 3)

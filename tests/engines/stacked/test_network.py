@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.utils.errors import UserError

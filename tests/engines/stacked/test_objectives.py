@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.utils.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dfl_lightning.engines.optimizers import ELEMENTWISE, ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizers import ELEMENTWISE, ClientOptimizer
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import memory
 

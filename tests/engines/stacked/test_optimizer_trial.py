@@ -8,9 +8,9 @@ from torch import nn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.stacked import CannotStack
-from dfl_lightning.engines.stacked.optimizer_trial import LARGE, try_out
+from dfl_lightning.engines.trials.optimizer_trial import LARGE, try_out
 from dfl_lightning.utils.errors import UserError
 
 SHAPES = [(4, 2, 3, 3), (4,), (), (5, 4), (5,)]

@@ -9,10 +9,10 @@ from threads import Watching
 from torch import nn
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
+from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.engines.stacked.passes import Pass
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::convolution_backward")
 

@@ -10,7 +10,7 @@ from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.models import (
     CNN4,
@@ -26,7 +26,7 @@ from dfl_lightning.models import (
     resnet,
 )
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.randomness.random_streams import stream_seed
 from tests.helpers.orders import drawn_order
 
 OPTIMIZERS = {

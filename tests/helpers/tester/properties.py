@@ -11,7 +11,7 @@ from threads import threads
 from dfl_lightning.bank import mixing, similarity
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import changed, states
+from dfl_lightning.utils.randomness.global_generators import changed, states
 from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
 from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start

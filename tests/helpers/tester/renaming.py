@@ -1,7 +1,8 @@
 """The same federation under other ids: who a client is must not matter, only what it has, draws and whom it hears.
 
-Draws come from streams that are named by client (`dfl_lightning.utils.random_streams`), or belong to a link. A renamed
-client takes its former streams and links along, and numbers that were drawn for each node go with their nodes.
+Draws come from streams that are named by client (`dfl_lightning.utils.randomness.random_streams`), or belong to a link.
+A renamed client takes its former streams and links along, and numbers that were drawn for each node go with their
+nodes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from dfl_lightning.engines.draws import Draws
 from dfl_lightning.links.draws import uniform
-from dfl_lightning.utils import random_streams
+from dfl_lightning.utils.randomness import random_streams
 
 
 class Names:
@@ -109,7 +110,7 @@ def renamed_draws(names: Names, rules: Mapping[str, Rule]) -> Iterator[None]:
 
     former, of_owners = random_streams.stream_seed, Draws.orders
     with (
-        patch("dfl_lightning.utils.random_streams.stream_seed", seed_of),
+        patch("dfl_lightning.utils.randomness.random_streams.stream_seed", seed_of),
         patch("dfl_lightning.models.init.stream_seed", seed_of),
         patch("dfl_lightning.links.links.uniform", lambda i, j, seed: uniform(names.rows[i], names.rows[j], seed)),
         patch.object(Draws, "orders", orders),

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.cli.registry import shipped_classes
+from dfl_lightning.cli.classes.registry import shipped_classes
 from dfl_lightning.objectives import DisPFL, FedProto
 from tester.renaming import Rule, by_place, coin_first
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from dfl_lightning import protocol
-from dfl_lightning.utils.checksums import checksum
+from dfl_lightning.utils.storage.checksums import checksum
 from tester.rounds import Run
 
 READING = {"bank": ("compare", "squared_lengths"), "engine": ("evaluate", "gradients", "outputs")}

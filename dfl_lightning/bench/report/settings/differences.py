@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dfl_lightning.bench.report.methods import Method, settings_of, sources_of_run
-
 from dfl_lightning.bench.report.settings.words import place_of
 
 _ABSENT = "–"

@@ -17,8 +17,8 @@ from dfl_lightning.bench.study.plan import CONFIG, Cell
 from dfl_lightning.bench.study.processes.starting import Start, start_python
 from dfl_lightning.cli.ending import ENDING, MISSING_DATA, Ending, read_ending
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import write_atomically
-from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.storage.files import write_atomically
+from dfl_lightning.utils.storage.locks import FolderLock
 
 MOST_STARTS = 5
 """Starts of a cell without a further round, after which it counts as failed."""

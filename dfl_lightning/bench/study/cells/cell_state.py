@@ -15,10 +15,10 @@ from dfl_lightning.bench.study.plan import CONFIG, Cell
 from dfl_lightning.bench.study.tables.measure import Measure
 from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.utils.errors import one_line
-from dfl_lightning.utils.files import write_atomically
-from dfl_lightning.utils.locks import is_locked
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.yaml_files import read_config
+from dfl_lightning.utils.storage.files import write_atomically
+from dfl_lightning.utils.storage.locks import is_locked
+from dfl_lightning.utils.storage.yaml_files import read_config
 
 FAILURE = "failure.json"
 """Why a cell has failed, or which data it lacks; gone when it is started again."""

@@ -12,8 +12,8 @@ import yaml
 from dfl_lightning.bench.study.plan import Cell
 from dfl_lightning.checkpoints.history import CHANGED
 from dfl_lightning.checkpoints.own_code import CODE
-from dfl_lightning.utils.files import write_atomically
-from dfl_lightning.utils.source_code import differing
+from dfl_lightning.utils.code.source_code import differing
+from dfl_lightning.utils.storage.files import write_atomically
 from dfl_lightning.utils.words import enumerated
 
 ACCEPTED = "accepted_code.json"

@@ -19,9 +19,9 @@ import yaml
 
 from dfl_lightning.bench.study.cells.environment import without_slurm
 from dfl_lightning.cli.loading import loading
-from dfl_lightning.utils.files import write_atomically
-from dfl_lightning.utils.source_code import differing, find_sources, hashes_of
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES
+from dfl_lightning.utils.code.source_code import differing, find_sources, hashes_of
+from dfl_lightning.utils.storage.files import write_atomically
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, MOST_BYTES
 
 if TYPE_CHECKING:
     from dfl_lightning.cli.resolve import Common, Outline
@@ -260,7 +260,7 @@ def _without_defaults(value: Any, defaults: Mapping[str, Mapping[str, Any]]) -> 
 def _defaults(path: str) -> dict[str, Any]:
     """Return the defaults of a class's arguments, its bases' included, as far as a config can have such values."""
     with loading():
-        from dfl_lightning.cli.registry import import_object
+        from dfl_lightning.cli.classes.registry import import_object
 
     found = import_object("class", path)
     defaults: dict[str, Any] = {}

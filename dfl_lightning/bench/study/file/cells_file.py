@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dfl_lightning.bench.study.plan import Plan
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.storage.files import write_atomically
 
 NAME = "cells.csv"
 HEAD = ("row", "column", "seed", "scale", "folder", "code")

@@ -8,9 +8,9 @@ from typing import Any
 
 from dfl_lightning.bench.study.file.study_file import MISSING, Study
 from dfl_lightning.cli import keys
-from dfl_lightning.cli.unpacking import config_in
+from dfl_lightning.cli.exports.unpacking import config_in
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.shipped_files import find
+from dfl_lightning.utils.storage.shipped_files import find
 
 GROUPS = {"trainer", "model", *keys.GROUPS, "model.optimizer", "model.lr_scheduler", "model.loss"}
 """Keys of a config whose value is a mapping of options; a mapping elsewhere is one value."""

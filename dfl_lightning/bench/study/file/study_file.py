@@ -12,8 +12,8 @@ from dfl_lightning.bench.study.file.exclude import Exclusion, read_exclude
 from dfl_lightning.bench.study.file.tune_block import Tune, read_tune
 from dfl_lightning.bench.study.tables.measure import Measure, read_measure
 from dfl_lightning.utils.errors import UserError, nearest
-from dfl_lightning.utils.shipped_files import find
-from dfl_lightning.utils.yaml_files import read_config
+from dfl_lightning.utils.storage.shipped_files import find
+from dfl_lightning.utils.storage.yaml_files import read_config
 
 KIND = "configs/studies"
 """Where the shipped study files are."""

@@ -3,7 +3,8 @@
     python -m dfl_lightning.bench.study.processes.fork_server
 
 Its standard input is a socket of the study's, from which it reads requests until the study has ended. A fork leaves
-`serve` and becomes what `python -m dfl_lightning.bench.study.processes.child` would be: Python ends it as it ends any other process.
+`serve` and becomes what `python -m dfl_lightning.bench.study.processes.child` would be: Python ends it as it ends any
+other process.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from dfl_lightning.bench.stats.tested import tested_data
 from dfl_lightning.bench.study.cells.cell_state import CellState
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.files import read_npz
+from dfl_lightning.utils.storage.files import read_npz
 
 TESTED, TRAINED, BEGUN = "test data", "training data", "first models"
 """What rows can differ in besides their method; of these only other test data prevent a comparison. Other numbers of

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+
 from dfl_lightning.bench.report.charts.clients import gains
 from dfl_lightning.bench.report.comparable import for_charts
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.over_seeds import last_score
-
 from dfl_lightning.bench.report.page.sentences.verdict import and_
 from dfl_lightning.utils.words import counted
 

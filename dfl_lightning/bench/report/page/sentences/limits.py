@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method
-
 from dfl_lightning.runs.reading import Run
 
 MOST_METHODS = 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from dfl_lightning.bench.report.chance_level import chance_level, near_chance
 from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
-
 from dfl_lightning.bench.report.page.sentences.verdict import and_, sentences
 from dfl_lightning.bench.report.settings.conditions import in_words, unequal_conditions
 from dfl_lightning.runs.reading import Run

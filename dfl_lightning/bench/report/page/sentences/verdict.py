@@ -17,7 +17,6 @@ from dfl_lightning.bench.report.over_seeds import (
     seconds,
     worst_tenth,
 )
-
 from dfl_lightning.bench.stats.multiple import judged_among, least_seeds, p_of, simultaneous
 from dfl_lightning.bench.stats.statistics import SIGNIFICANT, Interval, Spread, adjusted, paired_interval, spread
 from dfl_lightning.utils.score import Score

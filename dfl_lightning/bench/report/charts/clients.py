@@ -1,0 +1,236 @@
+"""How a method treats its clients: from best to worst, and against training alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.bench.report.attack import honest
+from dfl_lightning.bench.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
+from dfl_lightning.bench.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
+from dfl_lightning.bench.report.charts.line_ends import end_labels, ended, said_after, with_rim
+from dfl_lightning.bench.report.comparable import with_bands
+from dfl_lightning.bench.report.methods import Method, as_methods, names_for_colours, seed_of
+from dfl_lightning.bench.report.over_seeds import last_of_clients, of_honest, paired, thinned
+from dfl_lightning.runs.reading import Run
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
+
+_AS_HIGH = 1200
+"""Pixels up to which the chart of clients is as high as that of gains beside it, which has a row of each method; its
+names would have room in less, as those of other charts."""
+
+
+def sorted_clients(runs: Sequence[Run | Method]) -> Any:
+    """Draw clients from best to worst at the last evaluation, a step each: mean over seeds by rank, with a band of one
+    standard deviation; the worst tenth is shaded.
+
+    Raises:
+        UserError: no run was evaluated on test data.
+    """
+    alt, methods = altair(), drawn(runs)
+    names, score = names_for_colours(methods), score_of(methods)
+    rows: list[Row] = []
+    ends: list[Row] = []
+    for method in methods:
+        of_method = _by_rank(method, score)
+        rows += of_method
+        ends += [_end(method, row, score) for row in of_method[-1:]]
+    if not rows:
+        raise UserError("no run was evaluated on test data")
+    most, compared = max(row["rank"] for row in rows), judged(rows, methods)
+    domain = score_bounds([row[score.field] for row in compared], score)
+    worst = most - math.ceil(most / 10) + 0.5
+    x = whole_axis("rank", "clients, best to worst", rows, 7, start=1)
+    title = cut(score.axis, (row[score.field] for row in rows), domain)
+    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(title)).scale(domain=domain)
+    with_band = sorted({row["method"] for row in compared if row["sd"] is not None} & set(with_bands(methods)))
+    if not with_band:
+        rows = [{name: row[name] for name in ("method", "rank", score.field)} for row in rows]
+    base, colour = alt.Chart(data(rows)), method_colour(names)
+    shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
+    shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2=alt.X2("to:Q"))
+    band = (
+        base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
+        .mark_area(opacity=0.16, clip=True, interpolate="step")
+        .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour)
+    )
+    line = base.mark_line(strokeWidth=2, interpolate="step", clip=True).encode(
+        x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
+    )
+    tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
+    tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
+    spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
+    beside = _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0
+    height = max(height_for(names), min(beside, _AS_HIGH))
+    labels = end_labels(ends, names, score.field, domain, "rank", height, lines=rows)
+    return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
+
+
+def _end(method: Method, row: Row, score: Score) -> Row:
+    """Return the end of a method's line; one that is not finite says so."""
+    if math.isfinite(row[score.field]):
+        return {**row, "after": said_after(method, "")}
+    return {**row, **ended(method, score.field, math.nan)}
+
+
+def _has_local(methods: Sequence[Method]) -> bool:
+    """Whether there is a chart of gains beside that of the clients, which is as high then."""
+    return any(method.is_local for method in methods)
+
+
+def _gain_height(number: int) -> int:
+    """Pixels for the gains of so many methods: a row of each, whose words stand free of the row above, and the axis."""
+    return 50 + _row_of_gains(number)[0] * number
+
+
+def _row_of_gains(number: int) -> tuple[int, int, int]:
+    """Pixels of a row, the area of its largest dot, and how far above the dots its words stand."""
+    return (66, 460, 20) if number <= 4 else (54, 460, 20) if number <= 8 else (36, 170, 15)
+
+
+def _by_rank(method: Method, score: Score) -> list[Row]:
+    """Mean and deviation over seeds of the best client, the second, and so on; nothing where none is tested."""
+    found = [of_honest(run, last_of_clients(run)) for run in method.runs]
+    numbers = [best_first(known, score) for known in found if len(known)]
+    if not numbers or not min(map(len, numbers)):
+        return []
+    count = min(map(len, numbers))
+    of_seeds = np.stack([values[:count] for values in numbers]) * score.factor
+    rows: list[Row] = []
+    for rank in thinned(count):
+        mean = of_seeds[:, rank].mean()
+        row: Row = {"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(mean, score)}
+        row |= dict.fromkeys(("sd", "low", "high"))
+        if len(of_seeds) > 1:
+            with np.errstate(invalid="ignore"):  # infinite numbers have no deviation
+                sd = of_seeds[:, rank].std(ddof=1)
+            band = {"sd": sd, "low": mean - sd, "high": mean + sd}
+            row |= {name: rounded_for(value, score) for name, value in band.items()}
+        rows.append(row)
+    return rows
+
+
+def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
+    """Draw what clients gain over training alone, paired by seed and test data; a dot's area counts clients.
+
+    Methods that cannot be compared are left out.
+
+    Args:
+        runs: runs, or methods.
+        local: training alone; default: the method whose clients received nothing.
+
+    Raises:
+        UserError: there is none, or no pairs.
+    """
+    alt, methods = altair(), drawn(runs)
+    alone = as_methods([local])[0] if local is not None else next((m for m in methods if m.is_local), None)
+    if alone is None:
+        raise UserError("there is no run among them in which clients train alone (--selection.k 0)")
+    rows = gains([method for method in methods if not method.aside], alone)
+    if not rows:
+        raise UserError("no run has the seed and the test data of a run in which clients train alone")
+    names = names_for_colours(methods)
+    shown = list(dict.fromkeys(row["method"] for row in rows))
+    score = score_of(methods)
+    base = alt.Chart(data(_piles(rows, _step(rows, score))))
+    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12)
+    x = alt.X("gain:Q").axis(title=_over_alone(score), grid=True, tickCount=7)
+    tips = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("gain:Q", format=f"+{score.format}"),
+        alt.Tooltip("number:Q", title="clients"),
+    ]
+    _, area, above = _row_of_gains(len(shown))
+    size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, area]).legend(None)
+    dots = base.mark_point(filled=True, opacity=0.6, cursor="pointer").encode(
+        x=x, y=y, size=size, color=method_colour(names), tooltip=tips
+    )
+    zero = alt.Chart(data([{"gain": 0}])).mark_rule(style="zero", strokeDash=[3, 3]).encode(x=alt.X("gain:Q"))
+    means = []
+    for name in shown:
+        of_method = [row["gain"] for row in rows if row["method"] == name]
+        lose = sum(gain < 0 for gain in of_method)
+        worse = f", {lose} of {len(of_method)} lose"
+        gain = score.signed(float(np.mean(of_method)) / score.factor)
+        means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"})
+    mean = alt.Chart(data(means))
+    ticks = mean.mark_tick(style="zero", thickness=2.5, size=2 * math.sqrt(area / math.pi)).encode(x=x, y=y)
+    texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-above)
+    return finished(alt.layer(zero, dots, ticks, *texts), height=_gain_height(len(shown)))
+
+
+def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
+    """Return a row for each honest client of each pair of runs: `method`, `seed`, `client`, `gain`.
+
+    A gain is in points where the score is a share, and positive where the client is better off.
+
+    Args:
+        methods: to compare.
+        alone: the method in which clients train alone.
+    """
+    rows = []
+    for method in methods:
+        if method is alone:
+            continue
+        for run, partner in paired(method, alone):
+            ours, theirs = last_of_clients(run), last_of_clients(partner)
+            if len(ours) != len(theirs):
+                continue
+            score = run.score
+            with np.errstate(invalid="ignore"):  # where both are infinite
+                differences = score.merit(1.0) * (ours - theirs) * score.factor
+            compared = honest(run, len(ours)) & honest(partner, len(ours))
+            for client, gain in enumerate(differences):
+                if compared[client] and math.isfinite(gain):
+                    shown = rounded_for(gain, score)
+                    entry = {"method": method.name, "seed": seed_of(run), "client": client, "gain": shown}
+                    rows.append(entry)
+    return rows
+
+
+def best_first(values: np.ndarray, score: Score) -> np.ndarray:
+    """The numbers that are not NaN, from the best to the worst.
+
+    Args:
+        values: of clients.
+        score: of the task.
+    """
+    order = np.sort(values[~np.isnan(values)])
+    return order[::-1] if score.higher_is_better else order
+
+
+def _over_alone(score: Score) -> str:
+    if score.percent:
+        return "points above training alone"
+    return f"{score.label} {'above' if score.higher_is_better else 'below'} that of training alone"
+
+
+def _step(rows: Sequence[dict[str, Any]], score: Score) -> float:
+    """Within which gains are one dot: a point, or a 60th of what they span."""
+    gains = [row["gain"] for row in rows]
+    return 1.0 if score.percent else float(f"{(max(gains) - min(gains)) / 60:.1g}") or 1.0
+
+
+def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
+    """Group the clients of a method that gain the same, to a step.
+
+    Returns:
+        A row a group: its mean `gain`, the `number` of clients, and `who` they are, seed and client of each.
+    """
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["method"], round(row["gain"] / step)), []).append(row)
+    return [
+        {
+            "method": method,
+            "gain": float(f"{math.fsum(row['gain'] for row in group) / len(group):.6g}"),
+            "number": len(group),
+            "who": " ".join(f"{'' if row['seed'] is None else row['seed']}:{row['client']}" for row in group),
+        }
+        for (method, _), group in found.items()
+    ]

@@ -1,0 +1,126 @@
+"""A point a method: its score at the end against what it cost, both with their intervals, and the front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dfl_lightning.bench.report.charts.axes import per_cent_axis, rounded_for, score_bounds
+from dfl_lightning.bench.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.colours import method_colour
+from dfl_lightning.bench.report.charts.line_ends import end_labels, said_after
+from dfl_lightning.bench.report.costs import COSTS
+from dfl_lightning.bench.report.methods import Method, names_for_colours
+from dfl_lightning.bench.report.over_seeds import last_score
+from dfl_lightning.bench.stats.statistics import t_interval
+from dfl_lightning.runs.reading import Run
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
+
+
+def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
+    """Draw the mean score at the end, for classes the accuracy, against the mean cost of the run, a point a method.
+
+    Bars are the 95 % intervals of both means over seeds, by Student's t; a method with one seed has none. A line joins
+    the methods that none beats in both means.
+
+    Args:
+        runs: runs, or methods.
+        cost: `bytes`, `messages` or `time`.
+
+    Raises:
+        UserError: there is no such cost, or no run knows it and was evaluated on test data.
+    """
+    alt, methods = altair(), drawn(runs)
+    found = next((one for one in COSTS if one.name == cost), None)
+    if found is None:
+        raise UserError(f"there is no cost '{cost}'; costs are: {', '.join(one.name for one in COSTS)}")
+    score, names = score_of(methods), names_for_colours(methods)
+    rows = [row for method in methods if (row := _point(method, [found.of(run) for run in method.runs], score))]
+    if not rows:
+        raise UserError(f"no run knows its {found.words} and was evaluated on test data")
+    compared = judged(rows, methods)
+    least, largest = _limits(rows, score)
+    beyond = []  # the ends of intervals that no score can have
+    for row in rows:
+        row["from"], row["to"] = max(row["low"], least), min(row["high"], largest)
+        for end, at, angle in (("low", row["from"], 180), ("high", row["to"], 0)):
+            if row[end] != at:
+                beyond.append({"method": row["method"], "cost": row["cost"], "at": at, "angle": angle})
+    domain = score_bounds([row[name] for row in compared for name in (score.field, "from", "to")], score)
+    most = max(max(row["cost"], row["cost high"]) for row in rows) or 1.0
+    x = (
+        alt.X("cost:Q")
+        .axis(title=found.title, tickCount=6, grid=True, format=",~r")
+        .scale(domain=[0, most], nice=False)
+    )
+    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
+    base, colour = alt.Chart(data(rows)), method_colour(names)
+    line = alt.Chart(data(_front(compared, score))).mark_line(interpolate="step-after", style="dotted", strokeWidth=1.2)
+    across = base.mark_rule(strokeWidth=1.6, clip=True).encode(
+        x=alt.X("cost low:Q"), x2=alt.X2("cost high:Q"), y=y, color=colour
+    )
+    along = base.mark_rule(strokeWidth=1.6, clip=True).encode(
+        x=x, y=alt.Y("from:Q").scale(domain=domain).title(""), y2=alt.Y2("to:Q"), color=colour
+    )
+    arrows = (
+        alt.Chart(data(beyond))
+        .mark_point(shape="triangle", filled=True, opacity=1, size=70)
+        .encode(
+            x=x,
+            y=alt.Y("at:Q").scale(domain=domain).title(""),
+            angle=alt.Angle("angle:Q").scale(None),
+            color=colour,
+        )
+    )
+    tips = [alt.Tooltip("method:N"), alt.Tooltip("seeds:Q")]
+    tips += [alt.Tooltip(f"{name}:Q", format=score.format) for name in (score.field, "low", "high")]
+    tips += [alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("cost", "cost low", "cost high")]
+    spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
+    labels = end_labels(
+        rows, names, score.field, domain, "cost", height_for(names), lift=11
+    )  # above the line that leaves a point
+    return finished(
+        alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), spots, *labels),
+        height=height_for(names),
+    )
+
+
+def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
+    """The means over seeds and their intervals; None where a run lacks a number."""
+    values = [last_score(run) * score.factor for run in method.runs]
+    if not all(map(math.isfinite, [*values, *costs])):
+        return None
+    mean, spent = (math.fsum(numbers) / len(numbers) for numbers in (values, costs))
+    (low, high), (least, most) = (t_interval(numbers) or (at, at) for numbers, at in ((values, mean), (costs, spent)))
+    shown = {score.field: mean, "low": low, "high": high}
+    return {
+        "method": method.name,
+        "cost": float(f"{spent:.5g}"),
+        "cost low": max(0.0, float(f"{least:.5g}")),
+        "cost high": float(f"{most:.5g}"),
+        **{name: rounded_for(value, score) for name, value in shown.items()},
+        "seeds": len(values),
+        "after": said_after(method, score.number(mean / score.factor)),
+    }
+
+
+def _limits(rows: Sequence[Row], score: Score) -> tuple[float, float]:
+    """Return the least and the largest number that the score can have, in the unit of the chart.
+
+    A score of which less is better is an error, from 0 on, unless some method is below 0.
+    """
+    if score.percent:
+        return 0.0, 100.0
+    is_error = not score.higher_is_better and all(row[score.field] >= 0 for row in rows)
+    return (0.0 if is_error else -math.inf), math.inf
+
+
+def _front(rows: Sequence[Row], score: Score) -> list[Row]:
+    """The points that no other one beats in cost and score, from the cheapest on."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row["cost"], -score.merit(row[score.field]))):
+        if not found or score.merit(row[score.field]) > score.merit(found[-1][score.field]):
+            found.append(row)
+    return [{name: row[name] for name in ("method", "cost", score.field)} for row in found]

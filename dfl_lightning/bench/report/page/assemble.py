@@ -1,0 +1,289 @@
+"""The page: one file with all of its data, styles and scripts, which asks for nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+from dfl_lightning.bench.report.attack import attacks, under_attack
+from dfl_lightning.bench.report.charts import links as link_charts
+from dfl_lightning.bench.report.charts.colours import colour_places
+from dfl_lightning.bench.report.charts.theme import DARK, LIGHT, config
+from dfl_lightning.bench.report.methods import Method, names_for_colours
+from dfl_lightning.bench.report.page.clients import clients_on_page
+from dfl_lightning.bench.report.page.compact import compact
+from dfl_lightning.bench.report.page.following import early_script, live_note
+from dfl_lightning.bench.report.page.grid import columns, in_fours
+from dfl_lightning.bench.report.page.opening import Opening
+from dfl_lightning.bench.report.page.rounds import run_entry
+from dfl_lightning.bench.report.page.scripts import packed_json, packed_vega
+from dfl_lightning.bench.report.page.sections import GROUPS, Figure, described, figures, heading
+from dfl_lightning.bench.report.page.sentences.limits import detailed, left_out, with_graphs
+from dfl_lightning.bench.report.page.sentences.said import qualified
+from dfl_lightning.bench.report.page.sentences.verdict import and_, lines, not_compared
+from dfl_lightning.bench.report.page.settings import configs, settings_section
+from dfl_lightning.bench.report.page.tables import commands_table, verdict_table, versions
+from dfl_lightning.utils.words import counted
+
+_SAVE = "".join(
+    f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
+)
+"""The menu of a chart."""
+
+_NO_REASONS = "No run recorded what could be drawn here: clusters, thresholds, similarities or dropouts of clients."
+
+_SQUARE = 500
+
+
+def page(
+    methods: Sequence[Method],
+    drawn: Sequence[Figure] | None = None,
+    study: str = "",
+    command: str = "",
+    opening: Opening | None = None,
+    following: float | None = None,
+) -> str:
+    """The report of some methods as HTML.
+
+    Args:
+        methods: to be compared.
+        drawn: their figures, where they have been drawn already.
+        study: the title of the study that the runs are of; otherwise the page is named after their data.
+        command: that trains the study.
+        opening: what the study puts before the verdict.
+        following: while the run lasts, the seconds until the next page.
+    """
+    found = list(figures(methods) if drawn is None else drawn)
+    colours = {name: at for at, name in enumerate(colour_places(names_for_colours(methods)))}
+    linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
+    omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
+    fewer = len(detailed(methods)) < len(methods)
+    content = {
+        "themes": {"light": config(LIGHT), "dark": config(DARK)},
+        "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in found},
+        "colours": {"light": LIGHT, "dark": DARK},
+        "look": link_charts.look(),
+        "clients": clients_on_page(methods, [(run, entry) for _, run, entry in linked]),
+        "runs": [entry for *_, entry in linked],
+        "first": _first([(m, entry) for m, _, entry in linked]),
+        "configs": configs(methods),
+    }
+    read = files(__package__).joinpath
+    scripts = (
+        "expand.js",
+        "near.js",
+        "place.js",
+        "linked.js",
+        "address.js",
+        "settings.js",
+        "crosshair.js",
+        "zoom.js",
+        "single.js",
+        "client.js",
+        "shade.js",
+        "front.js",
+        *(["follow.js"] * (following is not None)),
+        "page.js",
+    )
+    parts = {
+        "early": "" if following is None else early_script(),
+        "live": "" if following is None else live_note(methods, following),
+        "title": escape(study or title(methods)),
+        "count": _count(methods),
+        "lead": _lead(methods) if opening is None else f"<p class='lead'><strong>{escape(opening.lead)}</strong></p>",
+        "opening": "" if opening is None else _opening(opening),
+        "opening-link": "" if opening is None else '<a href="#table">Table</a>',
+        "verdict": _verdict(methods, colours, leads=opening is None),
+        "style": _variables() + read("page.css").read_text(encoding="utf-8"),
+        "script": "".join(read(name).read_text(encoding="utf-8") for name in scripts),
+        "data": packed_json(compact(content)),
+        "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
+        "versions": versions(methods),
+        "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
+        "omitted": omitted * fewer,  # it concerns more than one section then
+        "settings": settings_section(methods),
+    }
+    for section in ("learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts"):
+        grid = _grid([figure for figure in found if figure.section == section])
+        group = GROUPS.get(section)
+        over = f"<h3 class='group'>{group.heading}</h3><p class='note'>{group.note}</p>" if grid and group else ""
+        parts[section] = over + grid
+    scores = {method.score.label for method in methods}
+    label = scores.pop() if len(scores) == 1 else "score"
+    parts["cost-of"] = f"{label[:1].upper()}{label[1:]} and cost"
+    if not any(figure.section in ("why", "alike", "dropouts") for figure in found):
+        parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
+    parts["vega"] = packed_vega()
+    return _filled(read("page.html").read_text(encoding="utf-8"), parts)
+
+
+def _opening(opening: Opening) -> str:
+    return f"<section id='table'><h2>Table</h2>{opening.body}{_grid(opening.figures)}</section>\n"
+
+
+def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
+    """The number of the run that is shown first: clients that learn from each other, then any that learn."""
+
+    def rank(at: int) -> tuple[bool, bool]:
+        method, entry = linked[at]
+        return method.is_local, any(node["server"] for node in entry["nodes"])
+
+    return min(range(len(linked)), key=rank, default=0)
+
+
+def largest_comparison(methods: Sequence[Method]) -> list[Method]:
+    """Return the methods of the task that has most of them; of several such tasks, of the first.
+
+    Args:
+        methods: of one or several tasks.
+    """
+    sizes = Counter(method.task for method in methods)
+    task = min(sizes, key=lambda task: (-sizes[task], task))
+    return [method for method in methods if method.task == task]
+
+
+def title(methods: Sequence[Method]) -> str:
+    """Return the data that most methods are compared on, the number of clients and the attack."""
+    methods = largest_comparison(methods)
+    clients = methods[0].runs[0].num_clients
+    number = f", {counted(clients, 'client')}" if clients else ""
+    attack = under_attack(methods)
+    return f"{described(methods[0])}{number}{f', {attack}' if attack else ''}"
+
+
+def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
+    """A chart without its theme, which the page gives it."""
+    return {key: value for key, value in spec.items() if key not in ("config", "$schema")}
+
+
+def _count(methods: Sequence[Method]) -> str:
+    number = len({run.path for method in methods for run in method.runs})  # a study's cell may have several places
+    names = len({method.name for method in methods})
+    return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
+
+
+def _lead(methods: Sequence[Method]) -> str:
+    main = largest_comparison(methods)
+    words, aside = qualified(main, brief=True), not_compared(main)
+    warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
+    first, *rest = words[1:] if warning else words
+    several = len({method.task for method in methods}) > 1
+    where = f"{heading(main, methods)}: " if main[0].column or several else ""
+    attack = under_attack(main)
+    where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
+    return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
+
+
+def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
+    """Return the verdict of each task; below the table of the one that `leads` says in brief stand its sentences."""
+    parts, tasks = [], sorted({method.task for method in methods})
+    led = largest_comparison(methods)[0].task
+    for task in tasks:
+        of_task = [method for method in methods if method.task == task]
+        found, where = lines(of_task), heading(of_task, methods)
+        if len(tasks) > 1:
+            parts.append(f"<h3>{escape(where)}</h3>")
+        words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
+        said = f"<p class='say'>{escape(words)}</p>"
+        table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
+        parts += [table, said * (words != brief)] if leads and task == led else [said, table]
+    several = any(len(method.runs) > 1 for method in methods)
+    attacked = any(attacks(methods))
+    note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
+    if several:
+        note += (
+            "± is the standard deviation over seeds. Differences are paired by seed and test data; beside them is "
+            "their 95 % interval (Student's t). "
+        )
+    if len(tasks) > 1:
+        column = "within a column, " if methods[0].column else ""
+        note += f"Methods are compared {column}on the same test data only."
+    return "".join(parts) + f"<p class='note'>{note}</p>"
+
+
+def _caption(methods: Sequence[Method]) -> str:
+    """What the methods are tested and trained on, and their rounds where these differ."""
+    run = methods[0].runs[0]
+    offsets = run.split.get("test_offsets")
+    tested = ""
+    if offsets is not None and len(offsets) > 1:
+        tested = f"{int(offsets[-1]):,} test samples over all {len(offsets) - 1} clients"
+    trained: dict[int, list[str]] = {}
+    for method in methods:
+        known = method.runs[0].split.get("train_offsets")
+        if known is not None and len(known) > 1:
+            trained.setdefault(int(known[-1]), []).append(method.name)
+    if len(trained) == 1:
+        more = f", {next(iter(trained)):,} training samples"
+    else:
+        more = "".join(f"; training samples of {and_(names)}: {n:,}" for n, names in trained.items())
+    rounds: dict[int, list[str]] = {}
+    for method in methods:
+        rounds.setdefault(max(len(run.metrics["round"]) for run in method.runs), []).append(method.name)
+    if len(rounds) > 1:
+        more += "".join(f"; {number} rounds: {and_(names)}" for number, names in sorted(rounds.items()))
+    data = f"{described(methods[0])}: " if methods[0].column else ""
+    return f"{data}{f'{tested}{more}'.lstrip(',; ')}"
+
+
+def _grid(figures: Sequence[Figure]) -> str:
+    """Figures in rows; those of one task under its name, where there are several."""
+    parts = []
+    for where, group in groupby(figures, key=lambda figure: figure.where):
+        of_task = list(group)
+        shapes = [figure.shape for figure in of_task]
+        places = [place + " four" * four for place, four in zip(columns(shapes), in_fours(shapes), strict=True)]
+        charts = "".join(_figure(figure, place) for figure, place in zip(of_task, places, strict=True))
+        parts.append(
+            (f"<h3 class='task'>{escape(where)}</h3>" if where else "") + f"<div class='figures'>{charts}</div>"
+        )
+    return "".join(parts)
+
+
+def _figure(figure: Figure, place: str) -> str:
+    shown, words = (own or whole for own, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
+    note = f"<p>{escape(words)}</p>" if words else ""
+    name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
+    height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
+    label = escape(figure.spoken, quote=True)
+    of = f' data-method="{escape(figure.method, quote=True)}"' if figure.method else ""
+    level = "h4" if figure.where else "h3"
+    heading = f"<{level}>{escape(shown.removesuffix(f': {figure.where}'))}</{level}>"
+    return (
+        f"<figure class='{figure.shape} {place}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
+        f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
+        f"style='min-height:{height}px'></div>"
+        f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"
+        "<div class='slot'></div></details>"
+        f"<p class='save' data-of='{name}' role='group' aria-label=\"Save: {title}\">{_SAVE}</p>"
+        "</figure>"
+    )
+
+
+def _variables() -> str:
+    """The themes as CSS variables."""
+
+    def rules(theme: dict[str, Any]) -> str:
+        colours = [f"--m{at}:{colour}" for at, colour in enumerate(theme["category"])]
+        colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
+        colours.append(f"--ramp:linear-gradient(90deg,{','.join(theme['ramp'])})")
+        return ";".join(colours)
+
+    dark = f":root{{{rules(DARK)}}}"
+    return (
+        f":root{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen and (prefers-color-scheme:dark){{{dark[:-1]};color-scheme:dark}}}}"
+        f":root[data-theme=light]{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen{{:root[data-theme=dark]{{{rules(DARK)};color-scheme:dark}}}}\n"
+    )
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """The template with its parts, each written `@@name@@`; sections without content are left out."""
+    pieces = template.split("@@")
+    filled = [parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)]
+    return "".join(filled)

@@ -1,0 +1,346 @@
+"""The charts of the page, in its order: each with an id, words above it, and how wide it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.bench.report import charts
+from dfl_lightning.bench.report.attack import attacks
+from dfl_lightning.bench.report.charts.over_run import within_clusters
+from dfl_lightning.bench.report.charts.reasons import stood_in_for
+from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
+from dfl_lightning.bench.report.costs import COSTS, SIMULATED
+from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
+from dfl_lightning.bench.report.over_seeds import last_scores
+from dfl_lightning.bench.report.page.sentences.chance import about_losers, about_test_samples
+from dfl_lightning.bench.report.page.sentences.limits import detailed
+from dfl_lightning.bench.report.page.sentences.spoken import spoken
+from dfl_lightning.bench.report.page.sentences.verdict import and_
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import as_percent
+
+_ORDER = "Clients are in the order of their clusters where those are known."
+
+
+@dataclass(frozen=True)
+class Group:
+    """Figures of a method each: what stands above all of them, and in the words of each where it stands alone.
+
+    Attributes:
+        heading: above all of them.
+        note: on all of them.
+        what: one of them shows, after the method's name.
+    """
+
+    heading: str
+    note: str
+    what: str
+
+
+GROUPS = {
+    "bands": Group(
+        "Within a run",
+        "The line is the median client, the inner band the middle half of the clients, the outer band the middle 80 %; "
+        "dashed is the mean of the worst tenth. These bands say how unequal clients are, not how sure the mean is.",
+        "clients over rounds",
+    ),
+    "over": Group(
+        "Over the whole run",
+        f"Share of the recorded rounds in which the receiver, a row, chose the sender. {_ORDER}",
+        "who learned from whom",
+    ),
+    "alike": Group(
+        "How alike clients are", f"Similarity in the last recorded round. {_ORDER}", "how alike clients are"
+    ),
+}
+"""By section."""
+
+
+@dataclass
+class Figure:
+    """A chart with its title and note.
+
+    Attributes:
+        name: of its files, and its id in the page.
+        title: a line.
+        note: a sentence or two; may be empty.
+        chart: of Altair.
+        shape: its size on the page: `wide`, `half`, `small` or `square`.
+        section: of the page.
+        method: name of the one that it is of; empty where it shows several.
+        where: what tells its task from the others, at the end of its title; empty where there is one.
+        brief: title and note on the page, where a heading of its group says the rest; empty: the whole ones.
+    """
+
+    name: str
+    title: str
+    note: str
+    chart: Any
+    shape: str
+    section: str
+    method: str = ""
+    where: str = ""
+    brief: tuple[str, str] = ("", "")
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite, in the light theme; it is made once, so do not change it."""
+        found: dict[str, Any] = self.chart.to_dict(validate=False)
+        return found
+
+    @cached_property
+    def spoken(self) -> str:
+        """The chart in words, for those who cannot see it."""
+        return spoken(self.title, self.note, self.spec)
+
+
+@dataclass
+class Collected:
+    """Figures as they are found; what cannot be drawn for these runs is left out."""
+
+    figures: list[Figure] = field(default_factory=list)
+    where: str = ""
+
+    def add(
+        self,
+        section: str,
+        name: str,
+        title: str,
+        note: str,
+        shape: str,
+        make: Callable[[], Any],
+        method: str = "",
+        brief: tuple[str, str] = ("", ""),
+    ) -> None:
+        """Draw a chart; if the runs lack what it shows (a `UserError`), leave it out.
+
+        Args:
+            section: of the page.
+            name: of the picture's file.
+            title: above the chart.
+            note: a sentence or two under the title; may be empty.
+            shape: `wide`, `half`, `small` or `square`.
+            make: draws it.
+            method: name of the one that it is of; empty where it shows several.
+            brief: title and note on the page; empty: the whole ones.
+        """
+        try:
+            chart = make()
+        except UserError:
+            return
+        self.figures.append(Figure(name, title, note, chart, shape, section, method, self.where, brief))
+
+    def add_of_group(
+        self, section: str, name: str, method: Method, own: str, shape: str, make: Callable[[], Any]
+    ) -> None:
+        """Draw a chart of a method, below the heading of its group.
+
+        Args:
+            section: of `GROUPS`.
+            name: of the picture's file.
+            method: that it is of.
+            own: what its note says besides that of the group.
+            shape: `small` or `square`.
+            make: draws it.
+        """
+        group, of = GROUPS[section], method.full_name
+        note = f"{group.note} {own[:1].upper()}{own[1:]}."
+        self.add(section, name, f"{of}: {group.what}", note, shape, make, method.name, (of, own))
+
+
+def figures(methods: Sequence[Method]) -> list[Figure]:
+    """All charts of the page but the graph and the matrix, which its slider moves."""
+    found = Collected()
+    tasks = sorted({m.task for m in methods})
+    for task in tasks:
+        of_task = [m for m in methods if m.task == task]
+        tail = f"-{task + 1}" if len(tasks) > 1 else ""
+        where = f": {heading(of_task, methods)}" if len(tasks) > 1 else ""
+        found.where = where.removeprefix(": ")
+        _of_task(found, of_task, tail, where)
+    found.where = ""
+    for number, method in enumerate(detailed(methods)):
+        _of_method(found, method, number)
+    return found.figures
+
+
+def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
+    """What tells a task from the others: its column, or its data where columns do not.
+
+    Args:
+        of_task: the task's methods.
+        methods: all of them.
+    """
+    column, task = of_task[0].column, of_task[0].task
+    if not column:
+        return described(of_task[0])
+    alone = all(method.task == task for method in methods if method.column == column)
+    return column if alone else f"{column}, {described(of_task[0])}"
+
+
+def described(method: Method) -> str:
+    """The data of a method in the words of its runs; those of an unfinished one are in its split file."""
+    finished = [run.summary["data"] for run in method.runs if "data" in run.summary]
+    if finished:
+        return str(finished[0]).partition(":")[0]
+    split = method.runs[0].split
+    known = [str(split[name]) for name in ("dataset", "partition") if name in split]
+    return ", ".join(filter(None, known)) or "data unknown"
+
+
+def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
+    several, score = any(len(m.runs) > 1 for m in methods), methods[0].score
+    who = "honest clients" if any(attacks(methods)) else "clients"
+    without_them = "Adversaries are left out. " * any(attacks(methods))
+    lacking = " Clients whose loss or score is not finite are left out." * _lacks_scores(methods)
+    label, field = score.label, score.field
+    aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
+    without = f" Without {and_(aside)}." if aside else ""
+    band = _on_bands(methods) if several else ""
+    over = f", mean over seeds. {band}" if several else "."
+    sizes, losers = about_test_samples(methods), about_losers(methods)
+    ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
+    found.add(
+        "learning",
+        f"learning-curves{tail}",
+        f"Test {label} over rounds{where}",
+        f"Mean over {who}{' and seeds' if several else ''}.{ended} {band}".strip(),
+        "wide",
+        lambda: charts.learning_curves(methods),
+    )
+    found.add(
+        "clients",
+        f"clients{tail}",
+        f"Clients from best to worst{where}",
+        f"{without_them}By rank at the last evaluation{over} Shaded: the worst tenth."
+        f"{' ' * bool(sizes)}{sizes}{lacking}",
+        "half",
+        lambda: charts.sorted_clients(methods),
+    )
+    found.add(
+        "clients",
+        f"gain-over-local{tail}",
+        f"What clients gain over training alone{where}",
+        "Same client, seed and test data. A dot's area is the number of clients; the upright bar is the mean."
+        f"{without}{' ' * bool(losers)}{losers}",
+        "half",
+        lambda: charts.gain_over_local(methods),
+    )
+    for cost in COSTS if len(methods) > 1 else ():  # a single point is no front
+        bars = (
+            " Bars are 95 % intervals over seeds (Student's t); an arrow at an end says that the interval goes beyond "
+            "what the score can be."
+            if several
+            else ""
+        )
+        found.add(
+            "cost",
+            f"front-by-{cost.name}{tail}",
+            f"Test {label} at the end against {cost.words}{where}",
+            f"Means of whole runs.{bars} The dotted line joins the methods that none beats in both.",
+            "wide",
+            partial(charts.accuracy_front, methods, cost.name),
+        )
+    found.add(
+        "cost",
+        f"{field}-by-bytes{tail}",
+        f"Test {label} against bytes received{where}",
+        f"Models, probes and proxies that a client received until then, mean over clients.{ended}",
+        "wide",
+        lambda: charts.accuracy_by_bytes(methods),
+    )
+    if any(SIMULATED in run.metrics for m in methods for run in m.runs):
+        found.add(
+            "cost",
+            f"{field}-by-time{tail}",
+            f"Test {label} against simulated time{where}",
+            "Seconds of training and transfer on devices of the given speeds.",
+            "wide",
+            lambda: charts.accuracy_by_time(methods),
+        )
+    for column, name, title, axis, share in (
+        ("neighbour_precision", "precision", "Precision", "precision, %", True),
+        ("neighbour_recall", "recall", "Recall", "recall, %", True),
+        ("threshold", "threshold", "Participation threshold", "threshold", False),
+        ("friend_accuracy", "substitute-accuracy", "Substitutes of the right cluster", "share, %", True),
+        ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
+        (f"{score.column}_variance", "fairness", "Variance over clients", f"variance of test {label}", False),
+        (f"merged_{score.column}", "merged-model", "Mean of all models", score.axis, score.percent),
+        ("consensus_distance_relative", "consensus", "Consensus distance", "relative squared distance", False),
+    ):
+        found.add(
+            "why",
+            f"{name}{tail}",
+            f"{title}{where}",
+            _words_of(column, score),
+            "small",
+            partial(charts.found_over_rounds, methods, column, axis, share),
+        )
+
+
+def _lacks_scores(methods: Sequence[Method]) -> bool:
+    """Whether a client that is tested has no finite score in the end."""
+    return any(not np.isfinite(last_scores(run)).all() for m in for_charts(methods) for run in m.runs)
+
+
+def _lengths_differ(methods: Sequence[Method]) -> bool:
+    """Whether finished runs of a method have different numbers of rounds, as with early stopping."""
+    lengths = ({len(run.metrics["round"]) for run in m.runs if is_finished(run)} for m in for_charts(methods))
+    return any(len(found) > 1 for found in lengths)
+
+
+def _on_bands(methods: Sequence[Method]) -> str:
+    """What bands over seeds are, and which methods have one."""
+    several = [m for m in for_charts(methods) if len(m.runs) > 1 and not m.aside]
+    if len(with_bands(several)) < len(several):
+        return f"The bands, of the best {FEW_BANDS} methods, are one standard deviation over seeds."
+    return "The band is one standard deviation over seeds; a method with one seed has none."
+
+
+_WORDS = {
+    "neighbour_precision": "Share of the chosen neighbours that are of the receiver's own ground-truth cluster.",
+    "neighbour_recall": "Share of the receiver's own ground-truth cluster that it chose.",
+    "threshold": "The least score with which a neighbour is chosen, mean over clients.",
+    "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
+    "substitution_error": "Squared length of the average update minus the one without dropouts.",
+    "consensus_distance_relative": "Squared distance of the models from their mean, divided by its squared length.",
+}
+
+
+def _words_of(column: str, score: Score) -> str:
+    """What a chart of a column shows, in a sentence."""
+    if column.endswith("_variance"):
+        of = "accuracies, as shares from 0 to 1" if score.name == "acc" else score.label
+        return f"Of their test {of}: the lower, the fairer."
+    if column.startswith("merged_"):
+        label = score.label[:1].upper() + score.label[1:]
+        return f"{label} of the mean of all models on the test data of all clients together."
+    return _WORDS[column]
+
+
+def _of_method(found: Collected, method: Method, number: int) -> None:
+    run = method.runs[0]
+    stood_in = stood_in_for(run)
+    seed = f"seed {seed_of(run)}"
+    shared = within_clusters(run)
+    within = "" if shared is None else f": {as_percent(shared)} of all choices are within a cluster"
+    found.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
+    found.add_of_group(
+        "over", f"over-the-run-{number + 1}", method, f"{seed}{within}", "square", lambda: charts.who_from_whom(run)
+    )
+    found.add_of_group("alike", f"similarities-{number + 1}", method, seed, "square", lambda: charts.similarities(run))
+    found.add(
+        "dropouts",
+        f"dropouts-{number + 1}",
+        f"{method.full_name}: which clients dropped out{', and which stood in' if stood_in else ''}",
+        f"Grey: dropped out.{' Blue: active, and standing in for others.' if stood_in else ''} S{seed[1:]}.",
+        "wide",
+        lambda: charts.dropouts(run),
+        method.name,
+    )

@@ -1,0 +1,1 @@
+"""Aggregations that few adversaries cannot move far."""

@@ -1,0 +1,1 @@
+"""Classes by name: what configs may make, and from where."""

@@ -1,0 +1,1 @@
+"""What leaves a run folder: state dicts and bundles."""

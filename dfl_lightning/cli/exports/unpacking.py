@@ -1,0 +1,350 @@
+"""A bundle is read: checked, unpacked into a folder of its own, and compared with what is here.
+
+The file may come from a stranger. Nothing of it is written before every name and size is checked, it is written into a
+new folder only, and an existing file is never changed. Running the config of a bundle also runs the code in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import dfl_lightning
+from dfl_lightning.checkpoints.own_code import CODE
+from dfl_lightning.cli.exports.bundle_format import (
+    CONFIG,
+    FILES,
+    MANIFEST,
+    METRICS,
+    MOST_BYTES,
+    MOST_MEMBERS,
+    MOST_OF_A_FILE,
+    SPLIT,
+    Manifest,
+    read_manifest,
+    with_texts,
+)
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.storage.checksums import check_directory
+from dfl_lightning.utils.storage.files import read_bounded
+from dfl_lightning.utils.storage.yaml_files import read_config
+
+_BLOCK = 2**20
+_MANIFEST_BYTES = 10**6
+_SINGLE = (MANIFEST, CONFIG, SPLIT, METRICS)
+_LONGEST = 200
+_MODULE = re.compile(rf"{CODE}(/[A-Za-z_]\w*)+\.py", re.ASCII)
+
+
+def config_in(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Find the config that a path means: its own content, or that of the bundle which it is.
+
+    A bundle is unpacked first, into a folder of its name in the working folder. The config of an unpacked bundle is
+    understood from any folder.
+
+    Args:
+        path: of a config or of a bundle.
+
+    Returns:
+        The config's path, and its content with the paths of packed files.
+
+    Raises:
+        UserError: neither can be read; or the folder holds something else.
+    """
+    if path.suffix.lower() == ".zip":
+        path = unpack(path) / CONFIG
+    content = read_config(path)
+    manifest = manifest_of(path)
+    if manifest is None:
+        return path, content
+    packed = {name for name in manifest.files if name.startswith(f"{FILES}/")}
+    placed = with_texts(content, lambda _, text: str(path.parent / text) if text in packed else text)
+    return path, placed
+
+
+def manifest_of(config: str | Path) -> Manifest | None:
+    """Read what is known of the bundle that a config was unpacked from; None for any other config.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    file = Path(config).with_name(MANIFEST)
+    if Path(config).name != CONFIG or not file.is_file():
+        return None
+    try:
+        return read_manifest(read_bounded(file, _MANIFEST_BYTES))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: not readable ({reason(error)}); unpack the bundle again") from error
+
+
+# --- unpack -----------------------------------------------------------------------------------------------------------
+def unpack(file: Path) -> Path:
+    """Unpack a bundle into a new folder of its name, or find it unpacked there.
+
+    Args:
+        file: the bundle.
+
+    Returns:
+        The folder, relative to the working folder.
+
+    Raises:
+        UserError: it is not a bundle, or holds what no bundle holds; the folder exists with other content.
+    """
+    folder = Path(file.stem.strip(". ") or "bundle")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            check_directory(file, archive)
+            manifest = _checked(archive)
+            if folder.exists() or folder.is_symlink():
+                _require_same(folder, file, archive, manifest)
+                return folder
+            _write(archive, manifest, folder, file)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{file}: it cannot be unpacked into {folder} ({error.strerror or error})") from error
+    except Exception as error:  # an archive can be damaged in many ways
+        raise UserError(f"{file} is not a bundle of dfl-export --bundle ({reason(error)}); ask for another") from error
+    return folder
+
+
+def _checked(archive: zipfile.ZipFile) -> Manifest:
+    """Read what an archive says about itself, once nothing in its directory is unusual.
+
+    Raises:
+        ValueError: something is.
+    """
+    members = archive.infolist()
+    if len(members) > MOST_MEMBERS:
+        raise ValueError(f"it has {len(members)} members, and at most {MOST_MEMBERS} are read")
+    for member in members:
+        check_name(member.filename)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
+            raise ValueError(f"{_shown(member.filename)} is a link, or encrypted")
+        if member.file_size > MOST_OF_A_FILE:
+            raise ValueError(f"{_shown(member.filename)} would have {size(member.file_size)}")
+    _refuse_clashes([member.filename for member in members])
+    total = sum(member.file_size for member in members)
+    if total > MOST_BYTES:
+        raise ValueError(f"it would unpack to {size(total)}, and at most {size(MOST_BYTES)} are unpacked")
+    known = {member.filename: member for member in members}
+    if MANIFEST not in known or CONFIG not in known:
+        raise ValueError(f"it has no {MANIFEST if MANIFEST not in known else CONFIG}")
+    if known[MANIFEST].file_size > _MANIFEST_BYTES:
+        raise ValueError(f"its {MANIFEST} is too large")
+    manifest = read_manifest(archive.read(MANIFEST))
+    if {MANIFEST, *manifest.files} != set(known):
+        odd = sorted({MANIFEST, *manifest.files} ^ set(known))[0]
+        raise ValueError(f"{_shown(odd)} is in its list and not in it, or the other way round")
+    return manifest
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a member that does not stay inside of the folder, or that no bundle has.
+
+    Raises:
+        ValueError: says which name.
+
+    Examples:
+        >>> check_name("files/graph.graphml")
+        >>> check_name("files/../../graph.graphml")
+        Traceback (most recent call last):
+        ValueError: the name 'files/../../graph.graphml' does not belong into a bundle
+    """
+    parts = name.split("/")
+    inside = all(
+        part not in ("", ".", "..")
+        and part.isprintable()
+        and not set(part) & set('\\:*?"<>|')
+        and part[-1] not in ". "
+        and len(part.encode()) <= _LONGEST
+        for part in parts
+    )
+    known = name in _SINGLE or (parts[0] == FILES and len(parts) > 1) or _MODULE.fullmatch(name) is not None
+    if not inside or not known or len(parts) > 20:
+        raise ValueError(f"the name {_shown(name)} does not belong into a bundle")
+
+
+def _refuse_clashes(names: list[str]) -> None:
+    """Refuse names that are one file on some system, or a file and a folder."""
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            raise ValueError(f"{_shown(name)} is in it twice")
+        seen.add(name.casefold())
+    folders = {"/".join(name.split("/")[:depth]) for name in seen for depth in range(1, name.count("/") + 1)}
+    if folders & seen:
+        raise ValueError(f"{_shown(sorted(folders & seen)[0])} is a file and a folder")
+
+
+def _write(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, file: Path) -> None:
+    """Write all members under a temporary name, compare them with their checksums, and rename the folder."""
+    temporary = Path(f".{folder}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir()
+        for name in (MANIFEST, *manifest.files):
+            place = temporary / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with open(place, "xb") as target:
+                digest = hashlib.sha256()
+                for block in _blocks(archive, name):
+                    digest.update(block)
+                    target.write(block)
+            if name != MANIFEST and digest.hexdigest() != manifest.files[name]:
+                raise ValueError(f"{name} is not what was packed")
+        try:
+            temporary.rename(folder)
+        except OSError:  # another process was faster
+            if not folder.exists():
+                raise
+            _require_same(folder, file, archive, manifest)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _blocks(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    with archive.open(name) as member:
+        while block := member.read(_BLOCK):
+            yield block
+
+
+def _require_same(folder: Path, file: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
+    """Require that a folder which exists is what the bundle unpacks to; more files in it do no harm."""
+    wanted = {**manifest.files, MANIFEST: hashlib.sha256(archive.read(MANIFEST)).hexdigest()}
+    for name, digest in wanted.items():
+        place = folder / name
+        if not place.is_file() or place.is_symlink() or _digest(place) != digest:
+            remedy = f"move it away, or run what is in it with --config {folder / CONFIG}"
+            if not (folder / CONFIG).is_file():
+                remedy = "rename the bundle, or work in another folder"
+            raise UserError(f"{file} unpacks into {folder}, which exists and has another {name}; {remedy}")
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 80 else f"{name[:79]}…")
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+def require_inputs(config: str | Path, given: Iterable[str]) -> None:
+    """Refuse to run a bundle's config while inputs are missing that the bundle does not hold.
+
+    Args:
+        config: path of the unpacked config.
+        given: dotted options of the command line; they replace what the config names.
+
+    Raises:
+        UserError: says which inputs, and with which options they are named.
+    """
+    manifest = manifest_of(config)
+    if manifest is None:
+        return
+    named = set(given)
+    lacking = [
+        entry
+        for entry in manifest.left_out
+        if entry.value is not None
+        and not Path(entry.value).exists()
+        and not any(option == entry.place or entry.place.startswith(f"{option}.") for option in named)
+    ]
+    if lacking:
+        missing = ", ".join(f"{entry.place}={entry.value} ({entry.why})" for entry in lacking)
+        options = " ".join(f"--{entry.place} PLACE" for entry in lacking)
+        raise UserError(f"{Path(config).parent}: the bundle does not hold {missing}; say where it is here: {options}")
+
+
+def require_code(config: str | Path) -> None:
+    """Refuse to run a bundle's config with another module in the place of one of the bundle's.
+
+    Args:
+        config: path of the unpacked config.
+
+    Raises:
+        UserError: names both files.
+    """
+    manifest = manifest_of(config)
+    for module in () if manifest is None else manifest.modules:
+        relative = Path(*module.split("."))
+        own = next(
+            (
+                place
+                for name in (relative.with_suffix(".py"), relative / "__init__.py")
+                if (place := Path(config).parent / CODE / name).is_file()
+            ),
+            None,
+        )
+        found = _imported_from(module)
+        if own is not None and found is not None and found.read_bytes() != own.read_bytes():
+            raise UserError(
+                f"{module} would be imported from {found}, which is not the code of the bundle, {own}; work in another "
+                "folder, or rename that file"
+            )
+
+
+def _imported_from(module: str) -> Path | None:
+    """Return the file that Python takes for a module, without importing it; None where there is none."""
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        file = getattr(loaded, "__file__", None)
+        return Path(file) if file else None
+    if "." not in module:
+        spec = find_spec(module)
+        return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    relative = Path(*module.split("."))
+    places = (Path(place or ".") / name for place in sys.path for name in (relative, relative / "__init__"))
+    return next((file for place in places if (file := place.with_suffix(".py")).is_file()), None)
+
+
+def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]], device: str) -> list[str]:
+    """Say what a person should know before repeating a bundle's run: which code runs, and which versions differ.
+
+    Args:
+        configs: paths and contents.
+        device: that this run computes on.
+    """
+    found = []
+    for path, _ in configs:
+        manifest = manifest_of(path)
+        if manifest is None:
+            continue
+        if manifest.modules:
+            what = ", ".join(manifest.modules)
+            found.append(f"{Path(path).parent} is a bundle with code of its own, which this run executes: {what}")
+        other = [
+            f"{name} {theirs} (here {ours})"
+            for name, theirs in manifest.versions.items()
+            if (ours := _version(name)) != theirs
+        ]
+        if manifest.device and manifest.device.partition(":")[0] != device.partition(":")[0]:
+            other.append(f"the device {manifest.device} (here {device})")
+        if other:
+            found.append(f"the bundle's run had {', '.join(other)}: its numbers may not be repeated bit for bit")
+    return found
+
+
+def _version(name: str) -> str:
+    if name == "python":
+        return platform.python_version()
+    if name == "dfl_lightning":
+        return dfl_lightning.__version__
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,189 @@
+"""LEAF's json files, read one writer at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.storage.files import unique_pairs
+
+__all__ = ["as_bytes", "read_leaf_file"]
+
+CHUNK = 1 << 24  # characters; a writer of FEMNIST has about two million
+MOST = 1 << 28  # of one value, which is in memory as a whole
+ROUNDING = 1e-7  # float32 keeps a number up to 1 to 6e-8
+
+
+def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Read the users of a LEAF file (Caldas et al. 2018), in its order, never more than a few of them in memory.
+
+    A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [[...], ...], "y": [...]}}}`, its keys
+    in any order. Users without samples, which LEAF leaves in `user_data`, are passed over.
+
+    Args:
+        path: the file.
+
+    Yields:
+        A user, its samples float64 [n, features], and their classes int64 [n]; n > 0.
+
+    Raises:
+        UserError: the file is torn or no such file, or its parts contradict each other.
+    """
+    sizes: dict[str, int] = {}
+    others: dict[str, Any] = {}
+    keys: set[str] = set()
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is a folder or a pipe")
+        with path.open(encoding="utf-8") as file:
+            text = _Json(file)
+            for key in text.keys_of_object():
+                if key in keys:
+                    raise ValueError(f"the key {key[:40]!r} is there twice")
+                keys.add(key)
+                if key != "user_data":
+                    others[key] = text.value()
+                    continue
+                for user in text.keys_of_object():
+                    if user in sizes:
+                        raise ValueError(f"user {user} is there twice")
+                    samples, classes = _samples(user, text.value())
+                    sizes[user] = len(classes)
+                    if len(classes):
+                        yield user, samples, classes
+            text.end()
+        _check_sizes(sizes, others)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        raise UserError(
+            f"{path}: not a file of LEAF ({_reason(error)}); make it again, it is damaged or of another kind"
+        ) from error
+
+
+def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
+    """Turn grey values k / 255 into the bytes k, uint8; None where that would change them by more than float32 does.
+
+    Examples:
+        >>> as_bytes(np.array([0.0, 1.0, 0.6])), as_bytes(np.array([0.123]))
+        (array([  0, 255, 153], dtype=uint8), None)
+    """
+    whole = np.rint(pixels * 255)
+    return whole.astype(np.uint8) if (np.abs(whole / 255 - pixels) <= ROUNDING).all() else None
+
+
+class _Json:
+    """A json text of which only a window is in memory."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+        self.window = ""
+        self.at = 0
+        self.ended = False
+        self.decoder = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=unique_pairs)
+
+    def keys_of_object(self) -> Iterator[str]:
+        """The keys of the object that comes next; who takes one must take its value before the next."""
+        self._take("{")
+        if self._next() == "}":
+            self._take("}")
+            return
+        while True:
+            key = self.value()
+            if not isinstance(key, str):
+                raise ValueError(f"a key is {str(key)[:20]}, not a text")
+            self._take(":")
+            yield key
+            if self._next() == "}":
+                self._take("}")
+                return
+            self._take(",")
+
+    def value(self) -> Any:
+        """The value that comes next."""
+        self._next()
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.window, self.at)
+                if end < len(self.window) or self.ended:  # a number at the edge may go on
+                    self.at = end
+                    return value
+            except json.JSONDecodeError:
+                if self.ended:
+                    raise
+            self._read()
+
+    def end(self) -> None:
+        """Refuse anything after the end."""
+        if following := self._next():
+            raise ValueError(f"{following!r} follows the end")
+
+    def _next(self) -> str:
+        """The next character that is no space, without taking it; empty at the end."""
+        while True:
+            while self.at < len(self.window) and self.window[self.at] in " \t\r\n":
+                self.at += 1
+            if self.at < len(self.window) or self.ended:
+                return self.window[self.at : self.at + 1]
+            self._read()
+
+    def _take(self, character: str) -> None:
+        if (found := self._next()) != character:
+            raise ValueError(f"{character!r} is missing where {f'{found!r} stands' if found else 'the file ends'}")
+        self.at += 1
+
+    def _read(self) -> None:
+        # Twice as much each time that a value does not fit: it is tried again from its beginning.
+        rest = self.window[self.at :]
+        if len(rest) > MOST:
+            raise ValueError(f"one of its values has more than {MOST:,} characters")
+        new = self.file.read(max(CHUNK, len(rest)))
+        self.ended = not new
+        self.window, self.at = rest + new, 0
+
+
+def _samples(user: str, entry: Any) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("x"), list) or not isinstance(entry.get("y"), list):
+        raise ValueError(f"user {user} has no lists x and y")
+    if len(entry["x"]) != len(entry["y"]):
+        raise ValueError(f"user {user} has {len(entry['x'])} samples and {len(entry['y'])} classes")
+    if not entry["y"]:
+        return np.empty((0, 0)), np.empty(0, dtype=np.int64)
+    classes = np.asarray(entry["y"])
+    if classes.dtype.kind != "i" or classes.ndim != 1:
+        raise ValueError(f"the classes of user {user} are not whole numbers")
+    try:
+        samples = np.array(entry["x"])  # of whatever kind: texts and nulls must not become numbers
+    except ValueError:
+        samples = np.empty(0)
+    if samples.ndim != 2 or samples.dtype.kind not in "iuf" or not np.isfinite(samples).all():
+        raise ValueError(f"the samples of user {user} are not lists of numbers of one length")
+    return samples.astype(np.float64), classes.astype(np.int64)
+
+
+def _check_sizes(sizes: dict[str, int], others: dict[str, Any]) -> None:
+    users, numbers = others["users"], others["num_samples"]
+    if not isinstance(users, list) or not isinstance(numbers, list) or len(users) != len(numbers):
+        raise ValueError("users and num_samples are not lists of one length")
+    promised = dict(zip(users, numbers, strict=True))
+    if len(promised) < len(users):
+        twice = next(user for at, user in enumerate(users) if user in users[:at])
+        raise ValueError(f"users lists {str(twice)[:40]} twice")
+    for user in {**promised, **{user: size for user, size in sizes.items() if size}}:
+        if promised.get(user) != sizes.get(user):
+            raise ValueError(f"user {user} should have {promised.get(user, 0)} samples, but has {sizes.get(user, 0)}")
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    if isinstance(error, RecursionError):
+        return "it is nested without end"
+    return reason(error)

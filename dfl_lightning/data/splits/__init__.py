@@ -1,0 +1,1 @@
+"""Splits: who has which sample, read, written and checked."""

@@ -1,0 +1,1 @@
+"""The loop engine: one client after the other with plain PyTorch."""

@@ -1,0 +1,140 @@
+"""The plain loop over clients: one network, one optimizer, one client after the other.
+
+It does what a paper's pseudo-code says with ordinary modules and `torch.optim`, and is the reference that any faster
+engine is tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.matmul import one_blas_thread
+from dfl_lightning.bank.references import References
+from dfl_lightning.data import ClientData
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
+from dfl_lightning.engines.loop.loop_training import LoopJob, LoopWork
+from dfl_lightning.engines.loop.scratch import Scratch
+from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
+from dfl_lightning.engines.placing import set_mode
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
+from dfl_lightning.engines.trials.trial import Trial, try_plain
+from dfl_lightning.utils.thread_pool import Workers, workers
+
+
+class LoopEngine(Engine):
+    """Clients one by one, each thread on a scratch network whose parameters are views of a client's row.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        trial: what is known of the network and the loss, if they have been tried already.
+    """
+
+    name = "loop"
+
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
+        trial = trial or try_plain(config, data)
+        super().__init__(trial.config, layout, data)
+        self.optimizer = ClientOptimizer(config.optimizer, config.network).on(data.images.device)
+        self._whole, self._norms = trial.couples_evaluation, trial.norms
+        if self._whole:
+            self.details["evaluation"] = "all samples of a client in one batch, because they meet in the network"
+        self._scratches: list[Scratch] = []
+
+    @property
+    def cohort_bytes(self) -> int:
+        """One client at a time: its row, its start, its gradients; activations are not counted."""
+        return 3 * self.layout.width * self.config.dtype.itemsize
+
+    def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
+        """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
+        bank = self.bank
+        losses, samples, finite = [], [], []
+        numbers: dict[str, list[Tensor]] = {name: [] for name in training.changed_numbers}
+        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms)
+        for index, owner in enumerate(references.owners.tolist()):
+            pool.check()
+            row = bank.materialise(references.take(torch.tensor([index])))[0]
+            job = LoopJob(work, bank, row, owner, training)
+            if training.gradients:
+                row = job.mean_gradient()
+            else:
+                job.run()
+            place = bank.ranks.place[owner]
+            rows = {"models": row, **{name: model.row for name, model in job.others.items()}}
+            changed = {name: bank.number(name)[owner].to(row.device) for name in training.changed_numbers} | job.numbers
+            for memory in job.memories.values():
+                rows |= memory.rows
+                changed |= memory.as_tensors()
+            for name, trained in rows.items():
+                targets[name][place] = trained
+            ended = [*rows.values(), *changed.values()]
+            finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
+            for name, value in changed.items():
+                numbers[name].append(value)
+            mean = job.loss_sum / job.weight if job.samples else float("nan")
+            losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
+            samples.append(job.samples)
+        found = {name: torch.stack([v.double() for v in values]).cpu() for name, values in numbers.items()}
+        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu(), found)
+
+    def score(self, references: References, split: str) -> Evaluation:
+        """Score the jobs, each by itself; see `Engine.score`."""
+        bank = self.bank
+        cohorts = self.by_cohort(references.owners)
+        set_mode(self.config.loss, False)
+
+        def work(jobs: Tensor) -> list[Tensor]:
+            found = []
+            with torch.no_grad(), self._scratch() as scratch:
+                for job in jobs.tolist():
+                    pool.check()
+                    row = bank.materialise(references.take(torch.tensor([job])))[0]
+                    found.append(scratch.scores(row, self.samples(int(references.owners[job]), split)))
+            return found
+
+        with workers(self.threads) as pool, one_blas_thread():
+            results = pool.map(work, cohorts, between=self.between_cohorts)
+        task = self.config.task
+        count = 1 + len(self.metrics) + 1 + len(task.names)
+        table = torch.full((count, len(references)), float("nan"), dtype=torch.float64)
+        if cohorts:
+            found = torch.stack([scores for several in results for scores in several])
+            table[:, torch.cat(cohorts)] = found.cpu().T  # a GPU is waited for once
+        losses, *others = table
+        metrics, (weights, *means) = others[: len(self.metrics)], others[len(self.metrics) :]
+        by_name = dict(zip(self.metrics, metrics, strict=True))
+        return Evaluation(losses, by_name, weights.nan_to_num(0.0), dict(zip(task.names, means, strict=True)))
+
+    def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
+        """What each model makes of its owner's samples; see `Engine.outputs`."""
+        found = []
+        with self._scratch() as scratch:
+            for job, owner in enumerate(references.owners.tolist()):
+                row = self.bank.materialise(references.take(torch.tensor([job])))[0]
+                own = {}
+                for split in splits:
+                    pool.check()
+                    own[split] = scratch.outputs(row, self.samples(owner, split))
+                found.append(own)
+        return found
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Scratch]:
+        """A scratch network that no other thread uses."""
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = Scratch(self.config, self.layout, self.data, self._whole)
+        try:
+            yield scratch
+        finally:
+            self._scratches.append(scratch)

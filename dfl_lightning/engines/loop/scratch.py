@@ -1,0 +1,130 @@
+"""A plain network that any client's row is put into: what the loop engine trains and evaluates with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.data import ClientData
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.dropout_layers import replace_dropout_layers
+from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH
+from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores, own_metrics
+from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
+from dfl_lightning.engines.trials.norm_strides import mend_instance_norms
+from dfl_lightning.utils.code.module_copies import copy_of
+
+
+class Scratch:
+    """A plain network that takes any client's row.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        whole: evaluate all samples of a job in one batch, however many.
+
+    Attributes:
+        features: inputs of the layers that the objective or the prediction names, by their names, of the last forward
+            pass.
+    """
+
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
+        self.config, self.layout, self.data, self._whole = config, layout, data, whole
+        self.network = copy_of(config.network).to(data.images.device, config.dtype)
+        self.masks = replace_dropout_layers(self.network)
+        mend_instance_norms(self.network)
+        self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
+        layers = dict(self.network.named_modules())
+        split = {name: name.rpartition(".") for name in self._buffers}
+        self._homes = {name: (layers[layer], leaf) for name, (layer, _, leaf) in split.items()}
+        self.features: dict[str, Tensor] = {}
+        for name, layer in config.features.items():
+            layers[layer].register_forward_pre_hook(partial(self._keep_input, name))
+        self._metrics = own_metrics(config, data.images.device)
+
+    def _keep_input(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.features[name] = inputs[0]
+
+    def load(self, row: Tensor) -> list[Tensor]:
+        """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
+
+        Integers cannot be views of a float row: they are copied, and those of buffers copied back by `store`.
+        """
+        parameters, buffers = self._parameters, self._buffers
+        for name, (layer, leaf) in self._homes.items():
+            if getattr(layer, leaf) is not buffers[name]:  # the last evaluation assigned it
+                setattr(layer, leaf, buffers[name])
+        for entry in self.layout.entries:
+            view = row[entry.start : entry.stop].view(entry.shape)
+            tensor = (buffers if entry.is_buffer else parameters)[entry.name]
+            if entry.dtype.is_floating_point:
+                tensor.data = view
+            else:
+                tensor.copy_(view.round())
+        return [parameters[e.name] for e in self.layout.entries if not e.is_buffer]
+
+    def store(self, row: Tensor) -> None:
+        """Copy the buffers that are no views of it back into the row: integers, and what a forward pass assigned."""
+        for entry in self.layout.entries:
+            if not entry.is_buffer:
+                continue
+            (layer, leaf), own = self._homes[entry.name], self._buffers[entry.name]
+            now = getattr(layer, leaf)
+            if now is not own:
+                own.copy_(now)
+                setattr(layer, leaf, own)
+            if not entry.dtype.is_floating_point:
+                row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
+
+    def scores(self, row: Tensor, samples: Tensor) -> Tensor:
+        """Mean loss (infinite if not finite), numbers and metrics of a model, and their means; NaN without samples.
+
+        The numbers stay on the row's device, so that a GPU is not waited for.
+
+        Args:
+            row: the model, [width].
+            samples: indices of samples, long [s].
+
+        Returns:
+            float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the weight of the samples and the means
+            of the task's statistics.
+        """
+        config = self.config
+        if not len(samples):
+            return no_scores(config, row.device)
+        self.load(row)
+        network = self.network.eval()
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
+                x, y = self.data.batch(part, dtype=config.dtype)
+                with config.arithmetic(x.device):
+                    outputs = network(x)
+                yield outputs.to(config.dtype), y
+
+        return mean_scores(config.task, config.loss, self._metrics, batches())
+
+    def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
+        """Class scores of a model, inputs of the layers that the prediction names, and labels.
+
+        Args:
+            row: the model, [width].
+            samples: indices of samples, long [s].
+        """
+        self.load(row)
+        network, names = self.network.eval(), self.config.predicted_features
+        some = samples if len(samples) else ANY_SAMPLE  # networks need not take none
+        found: list[list[Tensor]] = []
+        for part in (some,) if self._whole else some.split(EVALUATION_BATCH):
+            x, y = self.data.batch(part, dtype=self.config.dtype)
+            with self.config.arithmetic(x.device):
+                scores = network(x)
+            found.append([y, scores.double(), *(self.features[name].double() for name in names)])
+        self.features.clear()
+        labels, scores, *features = (torch.cat(parts)[: len(samples)] for parts in zip(*found, strict=True))
+        return LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)

@@ -1,0 +1,1 @@
+"""The user's optimizer, its states and its schedule."""

@@ -1,0 +1,1 @@
+"""Decisions and recordings of the stacked engine on a GPU."""

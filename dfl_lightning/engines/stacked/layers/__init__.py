@@ -1,0 +1,1 @@
+"""Layers that work on k clients at once."""

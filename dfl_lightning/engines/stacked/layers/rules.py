@@ -1,0 +1,476 @@
+"""How each kind of layer works on k clients at once.
+
+To teach the engine a layer, write a rule and enter it in `MODULES` (or `FUNCTIONS`, `METHODS`); once it is
+listed in `tests/engines/stacked/test_layers.py`, it is compared with k plain layers there. Layers without a rule go
+through `torch.vmap`, which is right but slower; what vmap cannot do takes the loop engine.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dfl_lightning.engines.dropout_layers import StreamDropout, keep_mask
+from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.engines.stacked.layers.convolution import batched_product, convolution, flat
+from dfl_lightning.engines.stacked.layers.group_norm import group_norm_in_layout, keeps_layout
+from dfl_lightning.engines.stacked.layers.masked_norm import masked_batch_norm
+from dfl_lightning.engines.stacked.layers.passes import Pass, Rule
+from dfl_lightning.engines.trials import norm_strides
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+# --- layers with parameters -------------------------------------------------------------------------------------------
+def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
+    """A batched matrix product."""
+    weight = now.weight(name)
+    inputs, bias = x.leading(), now.of(name, "bias")
+    if inputs.dim() == 3:  # almost always
+        return Activation(batched_product(inputs, weight, bias), x.clients)
+    outputs = batched_product(inputs.reshape(x.clients, -1, inputs.shape[-1]), weight, bias)
+    return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
+
+
+def _transposed(function: Callable[..., Tensor]) -> Rule:
+    def rule(layer: nn.ConvTranspose2d, name: str, now: Pass, x: Activation) -> Activation:
+        """A transposed convolution with k times the groups."""
+        weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
+        groups = x.clients * layer.groups
+        padding = (layer.stride, layer.padding, layer.output_padding)
+        return Activation(function(x.side_by_side(), weight, bias, *padding, groups, layer.dilation), x.clients, True)
+
+    return rule
+
+
+def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
+    """Group norm with k times the groups."""
+    inputs, groups = x.side_by_side(), x.clients * layer.num_groups
+    weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
+    if not keeps_layout(inputs):
+        return Activation(F.group_norm(inputs, groups, weight, bias, layer.eps), x.clients, True)
+    if inputs.numel() == groups:  # as torch says
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    out = group_norm_in_layout(inputs, groups, weight, bias, layer.eps, _as_group_norm(inputs))
+    return Activation(out, x.clients, True)
+
+
+def _as_group_norm(inputs: Tensor) -> torch.dtype:
+    """The type that torch's group norm returns, which autocast never reduces on GPUs."""
+    reduced = torch.is_autocast_enabled(inputs.device.type)
+    return torch.promote_types(inputs.dtype, torch.float32) if reduced else inputs.dtype
+
+
+def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Activation:
+    """Normalise the last dimensions, then scale by each client's own weights."""
+    tensor = x.leading()
+    out = F.layer_norm(tensor, layer.normalized_shape, eps=layer.eps)
+    broadcast = (x.clients, *[1] * (tensor.dim() - 1 - len(layer.normalized_shape)), *layer.normalized_shape)
+    weight, bias = now.of(name, "weight"), now.of(name, "bias")
+    if weight is not None:
+        out = (out * weight.view(broadcast)).to(out.dtype)  # autocast may have reduced what it does not scale
+    if bias is not None:
+        out = (out + bias.view(broadcast)).to(out.dtype)
+    return Activation(out, x.clients)
+
+
+def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """Batch norm of k * C channels, so that each client has its own statistics."""
+    mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
+    use_batch = now.training or mean is None
+    if now.training and count is not None:
+        count.add_(1)
+    if use_batch and (now.shares is not None or _averages_all(layer)):
+        return _masked(layer, name, now, x)
+    out = norm_strides.batch_norm(
+        x.side_by_side(),
+        flat(mean),
+        flat(var),
+        flat(now.of(name, "weight")),
+        flat(now.of(name, "bias")),
+        use_batch,
+        layer.momentum or 0.0,
+        layer.eps,
+    )
+    return Activation(out, x.clients, channels=True)
+
+
+def _masked(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """A batch norm whose clients have numbers of samples, or rates of their running statistics, of their own."""
+    inputs = x.side_by_side()
+    fewest = len(inputs) if now.sizes is None else min(now.sizes)
+    if fewest * inputs[0, 0].numel() == 1:  # as torch says
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    shares = now.shares
+    if shares is None:
+        kind = torch.promote_types(inputs.dtype, torch.float32)
+        shares = torch.full((x.clients, len(inputs)), 1 / len(inputs), dtype=kind, device=inputs.device)
+    mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
+    running = None if mean is None or var is None else (mean, var)
+    rate: float | Tensor = layer.momentum or 0.0
+    if _averages_all(layer) and count is not None:
+        rate = (1 / count.to(shares.dtype)).unsqueeze(1)
+    weight, bias = now.of(name, "weight"), now.of(name, "bias")
+    out = masked_batch_norm(inputs.unflatten(1, (x.clients, -1)), running, weight, bias, shares, rate, layer.eps)
+    return Activation(out.flatten(1, 2), x.clients, channels=True)
+
+
+def _averages_all(layer: nn.Module) -> bool:
+    """Whether a batch norm's running statistics are plain averages over all batches so far."""
+    return isinstance(layer, BATCH_NORMS) and layer.momentum is None and layer.track_running_stats
+
+
+def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """Instance norm of k * C channels, each of them a group."""
+    inputs = x.side_by_side()
+    weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
+    if not keeps_layout(inputs):
+        out = norm_strides.instance_norm(inputs, weight=weight, bias=bias, eps=layer.eps)
+    elif inputs[0, 0].numel() == 1:  # as torch says
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
+    else:
+        out = group_norm_in_layout(inputs, inputs.shape[1], weight, bias, layer.eps, inputs.dtype)
+    return Activation(out, x.clients, channels=True)
+
+
+def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
+        """A batch norm that is called as a function, by vmap, of what torch cannot misread; see `norm_strides`."""
+        if 1 in x.shape:
+            x = Activation(x.leading().contiguous(), x.clients)
+        out: Activation = one_by_one(function, x, *args, **kwargs)
+        return out
+
+    return rule
+
+
+def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
+    """A lookup in one table with k times the rows."""
+    weight = now.weight(name)
+    index = x.leading()
+    if index.is_cuda:  # no other client's row either, and the host does not wait for the answer
+        torch._assert_async(((index >= 0) & (index < layer.num_embeddings)).all(), "index out of range in self")
+    elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < layer.num_embeddings:
+        raise IndexError("index out of range in self")  # as torch says; here it would be another client's row
+    first = torch.arange(x.clients, device=index.device) * layer.num_embeddings
+    found = F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1))
+    if layer.padding_idx is not None:  # no gradient comes to that row, of any client
+        found = torch.where((index == layer.padding_idx).unsqueeze(-1), found.detach(), found)
+    return Activation(found, x.clients)
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Activation:
+    """Attention of k * B samples in one call, for which torch has kernels; vmap takes masks of the clients' own.
+
+    Args:
+        query: [B, heads, T, d] of each client.
+        key: [B, heads, S, d] of each client.
+        value: [B, heads, S, e] of each client.
+        attn_mask: of all samples alike, [T, S], or None.
+        dropout_p: share of the weights that are dropped.
+        is_causal: see `torch.nn.functional.scaled_dot_product_attention`.
+        options: likewise.
+    """
+    options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+    parts, function = (query, key, value), F.scaled_dot_product_attention
+    plain = all(isinstance(x, Activation) and len(x.shape) == 4 for x in parts)
+    if not plain or (attn_mask is not None and (isinstance(attn_mask, Activation) or attn_mask.dim() != 2)):
+        found: Activation = one_by_one(function, *parts, **options)
+        return found
+    out = function(*(x.leading().flatten(0, 1) for x in parts), **options)
+    return Activation(out.unflatten(0, (query.clients, -1)), query.clients)
+
+
+def transpose(x: Activation, first: int, second: int) -> Activation:
+    """`transpose` of each client's tensor.
+
+    Args:
+        x: activations.
+        first: a dimension, counted without the clients'.
+        second: the other one.
+    """
+    return Activation(x.leading().transpose(*(dim + 1 if dim >= 0 else dim for dim in (first, second))), x.clients)
+
+
+def unflatten(x: Activation, dim: int, sizes: Sequence[int]) -> Activation:
+    """`unflatten` of each client's tensor.
+
+    Args:
+        x: activations.
+        dim: counted without the clients'.
+        sizes: in its place.
+    """
+    return Activation(x.leading().unflatten(dim + 1 if dim >= 0 else dim, tuple(sizes)), x.clients)
+
+
+def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Activation:
+    """`pad` of the last dimension; of others by vmap.
+
+    Args:
+        x: activations.
+        pad: numbers of entries before and behind, the last dimension's first.
+        mode: of the padding.
+        value: that stands there.
+    """
+    if len(pad) == 2 and mode == "constant" and len(x.shape) > 2:
+        return x.like(F.pad(x.tensor, tuple(pad), mode, value))
+    found: Activation = one_by_one(F.pad, x, pad, mode, value)
+    return found
+
+
+def with_vmap(layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
+    """Any layer whose state is parameters alone, by `torch.vmap`."""
+    mine = {own: Activation(now.tensors[f"{name}.{own}"], _clients(args)) for own, _ in layer.named_parameters()}
+    return one_by_one(lambda state, *inner, **more: functional_call(layer, state, inner, more), mine, *args, **kwargs)
+
+
+def _clients(args: Sequence[Any]) -> int:
+    return next(arg.clients for arg in args if isinstance(arg, Activation))
+
+
+# --- layers without parameters ----------------------------------------------------------------------------------------
+def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activation:
+    """Dropout with masks drawn from each client's own key, so that they do not depend on the other clients."""
+    if not now.training or layer.p == 0:
+        return x
+    assert now.masks is not None
+    clients = x.clients
+    now.dropped += 1
+    if layer.p == 1:
+        return x.like(x.tensor * torch.zeros_like(x.tensor))
+    keep = keep_mask(now.masks, now.dropped - 1, layer.shape_of_mask(x.shape), layer.p)
+    scaled = keep.to(x.tensor.dtype) / (1 - layer.p)
+    return x.like(x.tensor * (Activation(scaled, clients).side_by_side() if x.channels else scaled))
+
+
+def flatten(x: Activation, start_dim: int = 0, end_dim: int = -1) -> Activation:
+    """`flatten` of each client's tensor.
+
+    Args:
+        x: activations.
+        start_dim: first dimension, counted without the clients'.
+        end_dim: last dimension, counted without the clients'.
+    """
+    tensor = x.leading()
+    return Activation(tensor.flatten(*(dim + 1 if dim >= 0 else dim for dim in (start_dim, end_dim))), x.clients)
+
+
+def reshape(x: Activation, *shape: Any) -> Activation:
+    """`view` and `reshape` of each client's tensor.
+
+    Args:
+        x: activations.
+        shape: of one client's tensor: numbers, or one sequence of them.
+    """
+    sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    return Activation(x.leading().reshape(x.clients, *sizes), x.clients)
+
+
+def attribute(x: Activation, name: str) -> Any:
+    """An attribute of each client's tensor, the same for all (`x.shape`, `x.device`) or a tensor (`x.mT`).
+
+    Args:
+        x: activations.
+        name: of the attribute.
+    """
+    if name in ("shape", "ndim"):
+        return x.shape if name == "shape" else len(x.shape)
+    found = getattr(x.tensor, name)
+    return one_by_one(getattr, x, name) if isinstance(found, Tensor) else found
+
+
+def relu_in_place(x: Activation) -> Activation:
+    """For an input that nothing else reads; entered by the planner."""
+    return x.like(torch.relu_(x.tensor))
+
+
+def _entrywise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, inplace: bool = False, **kwargs: Any) -> Activation:
+        """The same in every layout; `inplace` also changes what others see of the input."""
+        if any(map(holds_activation, args)):  # such as a parameter of PReLU
+            return one_by_one(function, x, *args, **kwargs)
+        out = function(x.tensor, *args, **kwargs)
+        if inplace:
+            x.tensor = out
+            return x
+        return x.like(out)
+
+    return rule
+
+
+def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
+        """Channel by channel, so that clients side by side do not meet."""
+        return Activation(function(x.side_by_side(), *args, **kwargs), x.clients, channels=True)
+
+    return rule
+
+
+def _arithmetic(function: Callable[..., Tensor], in_place: bool = False) -> Callable[..., Activation]:
+    def rule(a: Any, b: Any) -> Activation:
+        """Of activations in one layout and shape, or with a number; vmap broadcasts the rest."""
+        if isinstance(a, Activation) and isinstance(b, Activation):
+            if a.shape == b.shape:
+                right = b.tensor if a.channels == b.channels else b.side_by_side() if a.channels else b.leading()
+                out = a.like(function(a.tensor, right))
+            else:
+                out = one_by_one(function, a, b)
+        elif isinstance(a, Activation) and isinstance(b, int | float):
+            out = a.like(function(a.tensor, b))
+        elif isinstance(b, Activation) and isinstance(a, int | float):
+            out = b.like(function(a, b.tensor))
+        else:
+            out = one_by_one(function, a, b)
+        if in_place:
+            a.tensor, a.channels = out.tensor, out.channels
+            return a
+        return out
+
+    return rule
+
+
+def _module(rule: Callable[..., Activation], *options: str) -> Rule:
+    """A layer without parameters as its function, with the layer's attributes `options` as keywords."""
+    return lambda layer, name, now, x: rule(x, **{option: getattr(layer, option) for option in options})
+
+
+_ENTRYWISE_FUNCTIONS: dict[Callable[..., Tensor], tuple[type[nn.Module] | None, tuple[str, ...]]] = {
+    F.relu: (nn.ReLU, ("inplace",)),
+    F.relu6: (nn.ReLU6, ()),
+    F.leaky_relu: (nn.LeakyReLU, ("negative_slope", "inplace")),
+    F.elu: (nn.ELU, ("alpha", "inplace")),
+    F.selu: (nn.SELU, ("inplace",)),
+    F.celu: (nn.CELU, ("alpha", "inplace")),
+    F.gelu: (nn.GELU, ("approximate",)),
+    F.silu: (nn.SiLU, ("inplace",)),
+    F.mish: (nn.Mish, ("inplace",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")),
+    F.softsign: (nn.Softsign, ()),
+    F.hardtanh: (nn.Hardtanh, ("min_val", "max_val", "inplace")),
+    F.hardswish: (nn.Hardswish, ("inplace",)),
+    F.hardsigmoid: (nn.Hardsigmoid, ("inplace",)),
+    F.logsigmoid: (nn.LogSigmoid, ()),
+    torch.relu: (None, ()),
+    torch.tanh: (nn.Tanh, ()),
+    torch.sigmoid: (nn.Sigmoid, ()),
+    F.tanh: (None, ()),
+    F.sigmoid: (None, ()),
+    torch.exp: (None, ()),
+    torch.sqrt: (None, ()),
+    torch.square: (None, ()),
+    torch.abs: (None, ()),
+    operator.neg: (None, ()),
+}
+
+_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_CHANNELWISE_FUNCTIONS: dict[Callable[..., Tensor], tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.max_pool1d: (nn.MaxPool1d, _POOL),
+    F.max_pool2d: (nn.MaxPool2d, _POOL),
+    F.max_pool3d: (nn.MaxPool3d, _POOL),
+    F.avg_pool1d: (nn.AvgPool1d, _AVG),
+    F.avg_pool2d: (nn.AvgPool2d, (*_AVG, "divisor_override")),
+    F.avg_pool3d: (nn.AvgPool3d, (*_AVG, "divisor_override")),
+    F.adaptive_avg_pool1d: (nn.AdaptiveAvgPool1d, ("output_size",)),
+    F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
+    F.adaptive_avg_pool3d: (nn.AdaptiveAvgPool3d, ("output_size",)),
+    F.adaptive_max_pool1d: (nn.AdaptiveMaxPool1d, ("output_size",)),
+    F.adaptive_max_pool2d: (nn.AdaptiveMaxPool2d, ("output_size",)),
+    F.adaptive_max_pool3d: (nn.AdaptiveMaxPool3d, ("output_size",)),
+}
+
+MODULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv1d: convolution(F.conv1d),
+    nn.Conv2d: convolution(F.conv2d),
+    nn.Conv3d: convolution(F.conv3d),
+    nn.ConvTranspose1d: _transposed(F.conv_transpose1d),
+    nn.ConvTranspose2d: _transposed(F.conv_transpose2d),
+    nn.ConvTranspose3d: _transposed(F.conv_transpose3d),
+    nn.GroupNorm: group_norm,
+    nn.LayerNorm: layer_norm,
+    **dict.fromkeys(BATCH_NORMS, batch_norm),
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.InstanceNorm3d: instance_norm,
+    nn.Embedding: embedding,
+    StreamDropout: dropout,
+    nn.Flatten: _module(flatten, "start_dim", "end_dim"),
+    nn.Identity: lambda layer, name, now, x: x,
+    nn.Sequential: lambda layer, name, now, x: x,  # an empty one; others are traced through
+}
+"""Rules for layers, by their exact type."""
+
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.flatten: flatten,
+    F.scaled_dot_product_attention: attention,
+    F.pad: pad,
+    operator.add: _arithmetic(operator.add),
+    operator.sub: _arithmetic(operator.sub),
+    operator.mul: _arithmetic(operator.mul),
+    operator.truediv: _arithmetic(operator.truediv),
+    operator.iadd: _arithmetic(operator.add, in_place=True),
+    operator.imul: _arithmetic(operator.mul, in_place=True),
+    torch.add: _arithmetic(torch.add),
+    torch.mul: _arithmetic(torch.mul),
+    getattr: attribute,
+    F.batch_norm: _batch_norm(F.batch_norm),
+    torch.batch_norm: _batch_norm(torch.batch_norm),
+}
+"""Rules for functions that the network calls."""
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "flatten": flatten,
+    "view": reshape,
+    "reshape": reshape,
+    "transpose": transpose,
+    "unflatten": unflatten,
+    "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
+    "dim": lambda x: len(x.shape),
+    "contiguous": lambda x: x,
+    "relu": _entrywise(torch.relu),
+    "tanh": _entrywise(torch.tanh),
+    "sigmoid": _entrywise(torch.sigmoid),
+}
+"""Rules for methods of tensors."""
+
+for _function, (_type, _options) in _ENTRYWISE_FUNCTIONS.items():
+    FUNCTIONS[_function] = _entrywise(_function)
+    if _type is not None:
+        MODULES[_type] = _module(FUNCTIONS[_function], *_options)
+for _function, (_type, _options) in _CHANNELWISE_FUNCTIONS.items():
+    FUNCTIONS[_function] = _channelwise(_function)
+    MODULES[_type] = _module(FUNCTIONS[_function], *_options)
+
+
+def obstacle(layer: nn.Module) -> str | None:
+    """Why a layer cannot be stacked, in a few words; None where it can."""
+    if _averages_all(layer) and next(layer.buffers()).device.type == "cpu":
+        return "averages its statistics over all batches (momentum: null)"
+    if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
+        return "tracks running statistics"
+    if isinstance(layer, nn.RNNBase):
+        return "is recurrent, which torch.vmap cannot do; models.CharTransformer and models.TCN are stacked"
+    if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
+        return "renormalises its rows"
+    if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
+        return "scales its gradients by how often a word occurs"
+    if getattr(layer, "return_indices", False):
+        return "returns indices"
+    if type(layer) not in MODULES and next(layer.buffers(), None) is not None:
+        return "has buffers and no rule"
+    return None

@@ -1,0 +1,1 @@
+"""Trials before the first round: networks, losses and optimizers on a few batches."""

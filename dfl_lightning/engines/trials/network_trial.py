@@ -1,0 +1,323 @@
+"""Whether stacked clients are what plain networks are: two of them are compared before the run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dfl_lightning.engines.dropout_layers import StreamDropout
+from dfl_lightning.engines.float32 import float32_arithmetic
+from dfl_lightning.engines.gradients import filled
+from dfl_lightning.engines.stacked.cannot_stack import CannotStack
+from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.rules import BATCH_NORMS
+from dfl_lightning.engines.stacked.loss import sample_weights
+from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.trials.coupling import FEW, Run, close, samples_interact
+from dfl_lightning.utils.code.module_copies import copy_of
+from dfl_lightning.utils.errors import reason, reported_as
+
+
+@torch.enable_grad()  # an evaluation without a fit before it makes its engine where gradients are off
+def try_out(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor], couples: bool) -> str:
+    """Compare two clients stacked with two plain networks: outputs, gradients, and what they leave behind.
+
+    In float64, where a difference is no rounding; where something has no float64, in the inputs' own type.
+
+    Args:
+        stacked: the network that is tried out; gets `couples_samples`.
+        inputs: at least three of the data's inputs, [B, ...].
+        draws: client -> the key of its dropout layers' masks, int32 [2].
+        couples: whether the samples of a training batch are known to meet.
+
+    Returns:
+        What the comparison could not see, in a few words; empty where it is as it should be.
+
+    Raises:
+        CannotStack: something fails or differs; names the layer where it can.
+    """
+    try:
+        exactly = _Comparison(stacked, inputs.double(), draws)
+        exactly.check(couples)
+    except CannotStack as difference:
+        if not difference.by_failing or inputs.dtype == torch.float64:
+            raise
+        failure = difference
+    else:
+        return exactly.note
+    name = str(inputs.dtype).removeprefix("torch.")
+    with float32_arithmetic(tf32=False):  # the rounding of TensorFloat32 would be taken for a difference
+        _Comparison(stacked, inputs, draws).check(couples)
+    return f"in {name} only, for in float64 {failure}"
+
+
+@torch.enable_grad()
+def try_masks(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
+    """Find out whether clients with unequal batches can go together: set `masks_padding`.
+
+    They can where batch norms are all that lets samples interact, and the numbers are those of plain networks.
+
+    Args:
+        stacked: the network, after `try_out`.
+        inputs: at least three of the data's inputs, [B, ...], better a whole batch.
+        draws: as for `try_out`.
+    """
+    norms = [layer for layer in stacked.network.modules() if isinstance(layer, _BatchNorm)]
+    if not norms or any(type(layer) not in BATCH_NORMS for layer in norms):
+        return
+    try:
+        alike = _Comparison(stacked, inputs[:FEW].double(), draws).masks()
+    except CannotStack:  # nothing is lost: as on a CPU, neighbours with equally many samples go together
+        return
+    stacked.masks_padding = alike and not _meet_without_norms(stacked.network, inputs, draws)
+
+
+@torch.enable_grad()
+def try_reduced(
+    stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor], reduced: AbstractContextManager[Any]
+) -> None:
+    """Let two clients pass through the network together in the reduced precision of the run.
+
+    Within `torch.vmap`, which does layers without a rule, autocast takes notice of some operations only; others are
+    given operands of two types then, and fail.
+
+    Args:
+        stacked: the network, after `try_out`.
+        inputs: some of the data's inputs, [B, ...], in the run's precision.
+        draws: as for `try_out`.
+        reduced: the context of forward passes.
+
+    Raises:
+        CannotStack: an operation fails; names the layer where it can.
+    """
+    comparison, sizes = _Comparison(stacked, inputs, draws), [len(inputs)] * 2
+    for training in (True, False):
+        with reduced:
+            comparison.together(training, comparison._plain(training, sizes)[1])
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a plain pass comes to: outputs, gradients of a weighted sum of them, parameters and buffers afterwards."""
+
+    outputs: Tensor
+    weights: Tensor
+    gradients: dict[str, Tensor]
+    state: dict[str, Tensor]
+
+
+class _Comparison:
+    """Two clients stacked beside two plain networks.
+
+    Args:
+        stacked: the network that is tried out.
+        inputs: [B, ...], in the type in which all is computed.
+        draws: client -> the key of its dropout layers' masks, int32 [2].
+
+    Attributes:
+        note: why differences smaller than the rounding of float32 are not seen; empty where they are.
+    """
+
+    def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
+        self._stacked, self._inputs, self._draws = stacked, inputs, draws
+        plain = copy_of(stacked.network).to(inputs.dtype)
+        self._twins = [plain, _moved(plain)]
+        self._tolerance: float | None = None  # the ordinary one
+        self.note = ""
+
+    def check(self, couples: bool) -> None:
+        """Set `couples_samples` of the network; see `try_out`."""
+        count = len(self._inputs)
+        whole, uneven = [count, count], [count, count // 2 + 1]
+        self._find_tolerance()
+        self._stacked.couples_samples = couples
+        if couples or self._difference(self._plain(True, uneven)):
+            self._stacked.couples_samples = True
+            what = self._difference(self._plain(True, whole))
+            if what:
+                raise CannotStack(f"its {what} in training differ when clients are stacked")
+        what = ""
+        if self._stacked.vectorised:  # torch has fast ways for some layers in evaluation, which vmap has not
+            what = self._difference(self._plain(False, uneven))
+        with torch.no_grad():
+            plain = self._plain(False, uneven)
+            what = what or self._difference(plain)
+            if what:
+                raise CannotStack(f"its {what} in evaluation differ when clients are stacked")
+            if self._difference(plain, common=True):
+                raise CannotStack("its outputs differ when stacked clients are given the same inputs")
+
+    def masks(self) -> bool:
+        """Whether clients of unequal sizes are like plain networks, where batch norms leave padding out."""
+        count = len(self._inputs)
+        self._find_tolerance()
+        return not self._difference(self._plain(True, [count, count // 2 + 1]), mask=True)
+
+    def _find_tolerance(self) -> None:
+        """Networks that compute in lower precision somewhere inside differ by its rounding."""
+        with _Types() as types, torch.no_grad():
+            self._plain(False, [len(self._inputs)])
+        lower = types.seen - {self._inputs.dtype}
+        if lower:
+            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in lower))
+            self._tolerance = 1e-3 if lower <= {torch.float32, torch.float64} else 3e-2
+            self.note = f"up to rounding only, because the network computes in {names} somewhere"
+
+    def _plain(self, training: bool, sizes: Sequence[int]) -> tuple[bool, list[_Result]]:
+        """The mode, and what the plain networks make of their first `sizes` samples."""
+        with reported_as(lambda error: CannotStack(f"the plain network fails ({reason(error)})", by_failing=True)):
+            return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
+
+    def _pass(self, client: int, size: int, training: bool) -> _Result:
+        network = copy.deepcopy(self._twins[client]).train(training)
+        for module in network.modules():
+            if isinstance(module, StreamDropout):
+                module.source.begin(self._draws(client))
+
+        def failed(error: Exception) -> CannotStack:
+            where = _last_entered(network, self._inputs[:size])
+            return CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True)
+
+        with reported_as(failed), self._stacked.norms.guard(1):  # 1: a norm has the gradients of its formula
+            outputs = network(self._inputs[:size].clone())
+        weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
+        weights = weights.view_as(outputs)
+        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        gradients: dict[str, Tensor] = {}
+        if torch.is_grad_enabled():
+            found = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
+            gradients = {name: filled(g, trained[name]) for name, g in zip(trained, found, strict=True)}
+        return _Result(outputs.detach(), weights, gradients, dict(_named(network)))
+
+    def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False, mask: bool = False) -> str:
+        """What the stacked network does otherwise than plain ones: outputs, gradients, parameters or buffers.
+
+        With `common`, it is given the inputs once, for all; with `mask`, batch norms know what is padding.
+        """
+        training, results = plain
+        sizes = [len(result.outputs) for result in results]
+        tensors, outputs, found = self.together(training, results, common, mask)
+        alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
+        for i, result in enumerate(results):
+            alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
+            for name, gradient in found.items():
+                expected = result.gradients[name]
+                mine = torch.zeros_like(expected) if gradient is None else gradient[i]
+                alike["gradients"] &= self._close(mine, expected)
+            for name, value in result.state.items():
+                kind = "parameters" if isinstance(value, nn.Parameter) else "buffers"
+                alike[kind] &= self._close(tensors[name][i].detach().to(value.dtype), value.detach())
+        return next((what for what, fine in alike.items() if not fine), "")
+
+    def together(
+        self, training: bool, results: Sequence[_Result], common: bool = False, mask: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor | None]]:
+        """Parameters and buffers after a stacked pass, its outputs and gradients; see `_difference`."""
+        sizes = [len(result.outputs) for result in results]
+        tensors = {
+            name: torch.stack([dict(_named(twin))[name].detach() for twin in self._twins])
+            for name, _ in _named(self._twins[0])
+        }
+        wanted = [name for name, p in self._twins[0].named_parameters() if p.requires_grad]
+        leaves = [tensors[name].requires_grad_() for name in wanted]
+        masks = torch.stack([self._draws(client) for client in range(len(results))])
+        counts = torch.tensor(sizes, device=self._inputs.device)
+        shares = sample_weights(counts, len(self._inputs), self._inputs.dtype) if mask else None
+        now = Pass(dict(tensors), training, masks.to(self._inputs.device), sizes, shares)
+        inputs = self._inputs.unsqueeze(0) if common else torch.stack([self._inputs] * len(results))
+        with reported_as(_fails_together):
+            outputs = self._stacked(now, inputs.clone())
+            total = sum((outputs[i, : sizes[i]] * result.weights).sum() for i, result in enumerate(results))
+            found: Sequence[Tensor | None] = ()
+            if torch.is_grad_enabled():
+                found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
+        return tensors, outputs, dict(zip(wanted, found, strict=False))
+
+    def _close(self, found: Tensor, expected: Tensor) -> bool:
+        return close(found, expected, self._tolerance)
+
+
+class _Types(TorchDispatchMode):
+    """Which floating types the results of operations have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen |= {
+            leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        }
+        return result
+
+
+def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
+    """Whether samples interact in training where batch norms take their running statistics."""
+
+    def run_on(device: torch.device) -> Run:
+        there = copy_of(network).to(device).train()
+        dropouts = [layer for layer in there.modules() if isinstance(layer, StreamDropout)]
+        for layer in there.modules():
+            if isinstance(layer, BATCH_NORMS):
+                layer.eval()
+
+        def run(inputs: Tensor) -> list[Tensor]:
+            for layer in dropouts:
+                layer.source.begin(draws(0))
+            return [there(inputs.clone()), *(buffer.clone() for buffer in there.buffers())]
+
+        return run
+
+    with torch.no_grad():
+        return samples_interact(run_on, inputs)
+
+
+def _moved(network: nn.Module) -> nn.Module:
+    """Another client: the same network with all floating numbers a little larger."""
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for _, tensor in _named(other):
+            if tensor.is_floating_point():
+                steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
+                tensor += 0.01 * (1 + torch.sin(steps))
+    return other
+
+
+def _fails_together(error: Exception) -> CannotStack:
+    note = next(iter(getattr(error, "__notes__", [])), "")
+    where = note.removeprefix("in ") or "its forward pass"
+    return CannotStack(f"{where} fails for several clients at once ({reason(error)})", by_failing=True)
+
+
+def _last_entered(network: nn.Module, inputs: Tensor) -> str:
+    """The layer that a forward pass which fails entered last, to go on with in a sentence."""
+    entered: list[str] = []
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda layer, args, name=name: entered.append(f" in layer '{name}' ({type(layer).__name__})")
+        )
+        for name, layer in network.named_modules()
+        if name
+    ]
+    try:
+        network(inputs.clone())
+    except Exception:  # it has failed before, and was told of then: here only the place is looked for
+        return entered[-1] if entered else ""
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ""
+
+
+def _named(network: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*network.named_parameters(), *network.named_buffers()]

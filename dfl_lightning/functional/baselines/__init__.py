@@ -1,0 +1,1 @@
+"""The formulas of personalized and decentralized baselines."""

@@ -1,0 +1,1 @@
+"""Attacks, and averages that few adversaries cannot move far."""

@@ -1,0 +1,1 @@
+"""The formulas of AFIND+, PANM, FL-FDMS and DPFL."""

@@ -1,0 +1,1 @@
+"""Local rules that correct the drift between clients over the graph."""

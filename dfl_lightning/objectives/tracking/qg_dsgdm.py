@@ -1,0 +1,86 @@
+"""QG-DSGDm: momentum along what mixing and training together have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.engines.local_work import JobContext
+from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.objectives.tracking.plain_steps import decays_weights, local_steps, require_change_per_step
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+    from dfl_lightning.round.record import Round
+
+
+class QGDSGDm(Plain):
+    """Momentum from the change of the mixed model, quasi-global (Lin et al. 2021, arXiv 2102.04761, algorithm 1).
+
+    With m the client's momentum buffer, which is 0 at first, each of the K local steps of round t is
+    `x = x - eta (momentum m + grad f(x))`. Models are mixed, x_i^{t+1} = sum_j W_ij x_j, and then
+
+        d_i = (x_i^t - x_i^{t+1}) / (eta K_i)
+        m_i = mu m_i + (1 - mu) d_i
+
+    The buffer follows what the neighbourhood has done, where the momentum of an optimizer that is kept over rounds
+    (`model.keep_optimizer`) follows the client's own gradients. It stays with its client: nothing but models is sent.
+    The paper has K = 1; K_i is the client's own number of steps. A client that has dropped out, diverges or has no data
+    keeps its buffer, and so do all in a round with eta = 0. Personal parameters are not mixed and have no momentum.
+
+    Args:
+        momentum: weight of the buffer in a step (the paper's beta), at least 0 and below 1.
+        mu: weight of the former buffer in the new one, at least 0 and below 1; default as `momentum`.
+        nesterov: a step is `grad f(x) + momentum (momentum m + grad f(x))` (QG-DSGDm-N).
+        personal_epochs: as in `Plain`.
+    """
+
+    method_name = "QG-DSGDm"
+    recordable = True
+    supports_servers = False
+    row_sets = {"momentum": "zeros"}
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        mu: float | None = None,
+        nesterov: bool = False,
+        personal_epochs: int | None = None,
+    ) -> None:
+        for name, value in (("momentum", momentum), ("mu", mu)):
+            if value is not None and not 0 <= value < 1:
+                raise UserError(f"objective.{name}={value}; it must be at least 0 and below 1")
+        super().__init__(personal_epochs)
+        self.momentum, self.mu, self.nesterov = momentum, mu, nesterov
+
+    def start(self, federation: Federation) -> None:
+        """Require plain SGD without clipping, which alone leaves the sum of the steps in the models."""
+        require_change_per_step(federation, self)
+        if self.nesterov and decays_weights(federation.local):
+            raise UserError(
+                "objective QGDSGDm with nesterov scales the gradient, which the optimizer's weight decay would bypass; "
+                "set model.optimizer.weight_decay to 0"
+            )
+
+    def step(self, ctx: JobContext) -> None:
+        """Take one batch: its gradient and the momentum."""
+        model, beta = ctx.model(), self.momentum
+        pairs = list(zip(model.grad(ctx.next_batch()), ctx.rows("momentum"), strict=True))
+        if self.nesterov:
+            model.update([(1 + beta) * g + beta**2 * m for g, m in pairs])
+        else:
+            model.update([torch.add(g, m, alpha=beta) for g, m in pairs])
+
+    def after_mixing(self, round: Round) -> None:
+        """Write the new buffers, from what the round has changed in each client's model."""
+        steps = local_steps(round.federation)
+        who, n = torch.nonzero(round.participants & (steps > 0)).squeeze(1), round.num_nodes
+        if not len(who) or round.lr == 0:
+            return
+        mu = self.momentum if self.mu is None else self.mu
+        change = Weights.of_rows(who, n, (1 - mu) / (round.lr * steps[who]))
+        terms = [(Weights.of_rows(who, n, mu), "momentum"), (change, "models"), (-change, "mixed")]
+        round.mix(terms, into="momentum", where=who, columns=round.bank.layout.shared_parameters)

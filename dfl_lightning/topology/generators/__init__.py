@@ -1,0 +1,1 @@
+"""Generators of graphs that stay the same."""

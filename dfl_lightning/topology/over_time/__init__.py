@@ -1,0 +1,1 @@
+"""Graphs that change from round to round."""

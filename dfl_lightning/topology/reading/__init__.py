@@ -1,0 +1,1 @@
+"""From a topology file to a checked graph of clients."""

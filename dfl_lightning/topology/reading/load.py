@@ -1,0 +1,123 @@
+"""Where a topology comes from: a file, a shipped name, a mapping or a graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import yaml
+
+from dfl_lightning.topology.graph import Topology
+from dfl_lightning.topology.over_time.schedules import method_name
+from dfl_lightning.topology.reading.files import FORMATS, read_bytes, read_graph
+from dfl_lightning.topology.reading.normalise import to_topology
+from dfl_lightning.topology.reading.spec import KEYS, from_keys
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.storage import shipped_files
+from dfl_lightning.utils.storage.yaml_files import MOST_BYTES, DoubledKeyError, UniqueKeyLoader
+
+
+def load_topology(
+    source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph, num_clients: int, seed: int = 0
+) -> Topology:
+    """Load the topology of a run.
+
+    Args:
+        source: the path of a topology file (.yaml) or of a graph file (.graphml, .gml, .json, .edgelist, .adjlist),
+            the name of a shipped topology, the content of a topology file as a mapping, or a networkx graph.
+        num_clients: the number of clients, m, which the graph must have as nodes.
+        seed: the run's seed, for random generators and failing links where the file has none.
+
+    Raises:
+        UserError: any source that is missing, malformed or of another size, in one sentence that names it.
+
+    Examples:
+        >>> load_topology({"generator": "complete"}, num_clients=24).describe()
+        'complete graph: 24 nodes, 276 links, connected, spectral gap 1.04'
+    """
+    if isinstance(source, nx.Graph):
+        return to_topology(source, num_clients, "topology graph", str(source.name or "given"))
+    if isinstance(source, Mapping):
+        return from_keys(_with_numbers(source), num_clients, seed, "topology", None, Path())
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(
+            f"topology={source!r}: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."
+        )
+    path = _find(source)
+    if path.suffix.lower() in FORMATS:
+        return to_topology(read_graph(path, num_clients), num_clients, str(path), path.stem)
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        known = ", ".join((".yaml", ".yml", *FORMATS))
+        raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
+    return from_keys(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
+
+
+def method_of(source: Any) -> str:
+    """Say what reports call a method after its topology; empty where the topology names none.
+
+    Args:
+        source: what a config says: a name, a mapping or a path. A path names none: its file may have changed since.
+
+    Examples:
+        >>> method_of("el_local"), method_of({"generator": "base_graph"}), method_of("ring")
+        ('EL-Local', 'Base-2 graph', '')
+    """
+    if isinstance(source, str) and source in (files := shipped_files.shipped("topologies")):
+        path = files[source]
+        source = _read_yaml(path) if path.suffix == ".yaml" else None
+    if not isinstance(source, Mapping):
+        return ""
+    return method_name(str(source.get("generator")), source.get("args") or {})
+
+
+def _with_numbers(value: Any) -> Any:
+    """What words of a command line mean: `--topology.args.servers 2` arrives as a text.
+
+    Examples:
+        >>> _with_numbers({"args": {"k": "4", "p": "0.1"}, "generator": "small"})
+        {'args': {'k': 4, 'p': 0.1}, 'generator': 'small'}
+    """
+    if isinstance(value, Mapping):
+        return {key: _with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, str):
+        for number in (int, float):
+            try:
+                return number(value)
+            except ValueError:
+                continue
+    return value
+
+
+def _find(source: str | os.PathLike[str]) -> Path:
+    try:
+        return shipped_files.find("topologies", os.fspath(source))
+    except (OSError, ValueError) as error:  # a name that no file system takes
+        raise UserError(f"topology: {ascii(os.fspath(source))[:80]} is not a path ({reason(error)}).") from error
+
+
+class _Loader(UniqueKeyLoader):
+    """YAML without aliases: topology files need none, and nested ones print as gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("aliases (*name) are not allowed")
+        return super().compose_node(parent, index)
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    data = read_bytes(path, MOST_BYTES)
+    try:
+        content = yaml.load(data, Loader=_Loader)
+    except DoubledKeyError as error:
+        raise UserError(f"{path}, {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UserError(f"{path}: not YAML ({line}{error.problem or reason(error)}).") from error
+    except Exception as error:  # the constructors of numbers and dates raise what they like
+        raise UserError(f"{path}: not YAML ({reason(error)}).") from error
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: keys are needed ({', '.join(KEYS)}), not a {type(content).__name__}.")
+    return content

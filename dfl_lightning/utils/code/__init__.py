@@ -1,0 +1,1 @@
+"""Code of users and constructors: recorded, hashed, located; imports put off."""

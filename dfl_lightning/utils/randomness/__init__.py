@@ -1,0 +1,1 @@
+"""Random numbers as functions of keys, and the generators of the process."""

@@ -1,0 +1,1 @@
+"""Files: written whole, locked, checked, found by name."""

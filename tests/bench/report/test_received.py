@@ -1,0 +1,60 @@
+"""What clients received, in the table of methods of a page: bytes of a run, models of a round."""
+
+import re
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning import read_run
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.sentences.verdict import lines
+from dfl_lightning.bench.report.page.tables import verdict_table
+
+MODELS = {"AFIND+": [[20, 10, 12], [16, 10, 10]], "Gossip": [[5, 5, 5]]}
+
+
+@pytest.fixture
+def cells(tmp_path, make_run):
+    """The cells of the table by method and name."""
+
+    def cells(without=()):
+        runs = []
+        for name, seeds in MODELS.items():
+            for seed, models in enumerate(seeds):
+                config = {"selection": {"class_path": name}}
+                folder = make_run(tmp_path / f"{name}{seed}", np.full((3, 4), 0.5), seed=seed, config=config)
+                table = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+                for line, number in zip(table, ["models_received", *map(str, models)], strict=True):
+                    line.append(number)
+                kept = [at for at, column in enumerate(table[0]) if column not in without]
+                text = "\n".join(",".join(line[at] for at in kept) for line in table)
+                (folder / "metrics.csv").write_text(f"{text}\n")
+                runs.append((name, read_run(folder)))
+        methods = find_methods([run for _, run in runs], names=[name for name, _ in runs])
+        colours = {method.name: at for at, method in enumerate(methods)}
+        html = verdict_table(lines(methods), colours, "", "")
+        return {
+            re.search(r'data-method="(.*?)"', row)[1]: {
+                name: " ".join(re.sub("<.*?>", "", text).split())
+                for name, text in re.findall(r"<td data-is='(\w+)'>(.*?)</td>", row)
+            }
+            for row in re.findall("<tr data-method.*?</tr>", html)
+        }
+
+    return cells
+
+
+def test_models_are_means_over_rounds_and_seeds(cells):
+    found = cells()
+    seeds = [mean(models) for models in MODELS["AFIND+"]]
+    assert found["AFIND+"]["models"] == f"{mean(seeds):.1f} ± {stdev(seeds):.1f}" == "13.0 ± 1.4"
+    assert found["Gossip"]["models"] == "5.0"
+    assert found["Gossip"]["received"] == "3.0"  # three rounds of a megabyte
+
+
+def test_what_a_run_has_not_counted_is_no_zero(cells):
+    found = cells(without=("models_received", "bytes_received"))
+    assert {(row["models"], row["received"]) for row in found.values()} == {("–", "–")}
