@@ -27,6 +27,12 @@ def test_every_room_is_in_the_list():
     assert here - {"__init__", "__pycache__", "py.typed"} == set(ORDER)
 
 
+def test_the_page_lists_the_rooms_in_their_order():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = "\n".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert re.findall(r"`(\w+)(?:/|\.py)`", table) == ORDER
+
+
 def test_imports_go_down():
     height = {room: -place for place, room in enumerate(ORDER)}
     assert {pair: lines for pair, lines in imports().items() if height[pair[1]] > height[pair[0]]} == {}
