@@ -1,4 +1,4 @@
-"""Every public function with two or more arguments says what they are."""
+"""Every function and method that a room exports says what its arguments are, if it has two or more."""
 
 import dataclasses
 import importlib
@@ -12,6 +12,13 @@ from typing import Any
 import pytest
 
 import dfl_lightning
+
+EXPORTED = {
+    name
+    for package in ["dfl_lightning", *(m.name for m in pkgutil.walk_packages(dfl_lightning.__path__, "dfl_lightning."))]
+    for name in getattr(importlib.import_module(package), "__all__", ())
+}
+"""Names that a room exports; of the others, `Args:` says what a name, shape or unit does not."""
 
 OF_A_RULE = {"layer", "name", "now"}  # arguments of the stacked engine's rules, which are described once, at `Rule`
 OF_CASES = {
@@ -29,7 +36,7 @@ def modules() -> list[str]:
 def public_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any], str]]:
     """Name, function and docstring of each public function and method that the module defines."""
     for name, value in vars(module).items():
-        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+        if name not in EXPORTED or getattr(value, "__module__", None) != module.__name__:
             continue
         if inspect.isfunction(value):
             yield name, value, value.__doc__ or ""
