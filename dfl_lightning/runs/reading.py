@@ -15,8 +15,8 @@ from dfl_lightning.runs.run_tables import RunTables
 from dfl_lightning.runs.tables import damaged, read_metrics, read_npz
 from dfl_lightning.runs.typed import COMMANDS, read_commands
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.storage.files import unique_pairs
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.storage.files import unique_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

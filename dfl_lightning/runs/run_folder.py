@@ -21,6 +21,9 @@ from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import of_clients, over_clients, without_mean
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.record import Round
 from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.runs.links import links_of, substitutes_of
 from dfl_lightning.runs.python_config import config_of_objects
@@ -28,16 +31,13 @@ from dfl_lightning.runs.run_tables import RunTables
 from dfl_lightning.runs.summary import summarise
 from dfl_lightning.runs.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
 from dfl_lightning.runs.typed import COMMANDS, read_commands, write_commands
-from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import Round
+from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of, is_kept, write_sources
+from dfl_lightning.utils.code.users_code import account_of
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.storage.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.utils.storage.locks import NAME as LOCK
 from dfl_lightning.utils.storage.locks import FolderLock
-from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of, is_kept, write_sources
-from dfl_lightning.utils.code.users_code import account_of
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Boundary

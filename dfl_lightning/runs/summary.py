@@ -15,12 +15,12 @@ import dfl_lightning
 from dfl_lightning.callbacks.base import Outgoing, honest_clients
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.runs.processor import processor
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.code.source_code import hashes_of
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.code.source_code import hashes_of
 from dfl_lightning.utils.words import as_percent
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")

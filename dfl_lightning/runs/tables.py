@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning.utils.storage import files
 from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.storage import files
 
 
 def columns_of(score: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What people expect of a repository beside code and pages."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -47,3 +48,17 @@ def test_workers_keep_the_order_in_which_long_tests_come_first(pytestconfig):
     """Otherwise files of few tests, which may take half a minute each, come last."""
     pytest.importorskip("xdist")
     assert not pytestconfig.getoption("loadscopereorder")
+
+
+def test_git_ignores_no_module():
+    """A wheel leaves out what git ignores; a room named like an output folder, such as runs, would be missing in it."""
+    files = [
+        file.relative_to(ROOT).as_posix()
+        for room in ("dfl_lightning", "tests")
+        for file in ROOT.glob(f"{room}/**/*.py")
+    ]
+    words = ["git", "check-ignore", "--no-index", "--stdin"]
+    found = subprocess.run(words, cwd=ROOT, input="\n".join(files), capture_output=True, text=True)
+    if found.returncode == 128:
+        pytest.skip("no git repository, such as a source distribution")
+    assert found.stdout.split() == []

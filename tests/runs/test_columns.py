@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.colours import colour_places, method_dash
 from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
 from dfl_lightning.bench.report.methods import find_methods, names_for_colours
@@ -12,9 +14,6 @@ from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure, described, heading
 from dfl_lightning.bench.report.page.tables import key
 from dfl_lightning.bench.report.writing import write_page
-
-from dfl_lightning import read_run
-from dfl_lightning.bench import report
 
 
 def test_a_method_of_several_columns_has_one_name_and_colour_and_is_compared_within_each(tmp_path, make_run):

@@ -5,14 +5,14 @@ import functools
 import numpy as np
 import pytest
 import torch
-from dfl_lightning.bench.report.methods import find_methods
-from dfl_lightning.bench.report.page.settings import settings_section
-from dfl_lightning.bench.report.writing import write_report
 from torch import nn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import read_run
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.settings import settings_section
 from dfl_lightning.bench.report.settings.differences import differences
+from dfl_lightning.bench.report.writing import write_report
 from dfl_lightning.cli.command import run
 from dfl_lightning.utils.code.constructor_arguments import arguments_of
 from tests.helpers.small_run import SmallRun

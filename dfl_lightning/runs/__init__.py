@@ -1,0 +1,1 @@
+"""What a run writes and what reads it back: run folders, their tables, the summary."""
