@@ -16,7 +16,7 @@ from dfl_lightning.bench.report.page.tables import key
 from dfl_lightning.bench.report.writing import write_page
 
 
-def test_a_method_of_several_columns_has_one_name_and_colour_and_is_compared_within_each(tmp_path, make_run):
+def test_method_in_two_columns_has_one_name_and_colour(tmp_path, make_run):
     made = [make_run(tmp_path / name, [[0.5, 0.6]]) for name in ("Ax", "Ay", "Bx", "By")]  # all tested on the same
     found = find_methods([read_run(folder) for folder in made], ["A", "A", "B", "B"], ["x", "y", "x", "y"])
     assert [(m.name, m.column, m.task) for m in found] == [("A", "x", 0), ("A", "y", 1), ("B", "x", 0), ("B", "y", 1)]
@@ -24,7 +24,7 @@ def test_a_method_of_several_columns_has_one_name_and_colour_and_is_compared_wit
     assert names_for_colours(found) == ["A", "B"]
 
 
-def test_a_column_tested_on_two_sets_of_images_has_two_headings(tmp_path, make_run):
+def test_column_tested_on_two_sets_of_images_has_two_headings(tmp_path, make_run):
     made = [make_run(tmp_path / str(n), [[0.5, 0.6]], test_images=np.arange(20) + 20 * n) for n in range(3)]
     found = find_methods([read_run(folder) for folder in made], ["A", "B", "A"], ["x", "x", "y"])
     assert [heading([method], found) for method in found] == [f"x, {described(found[0])}"] * 2 + ["y"]
@@ -38,7 +38,7 @@ def test_a_run_of_several_columns_is_one_run(tmp_path, make_run):
     assert text.count("<th scope='row'>A, x<br>A, y</th>") == 1
 
 
-def test_thirty_methods_have_lines_of_their_own():
+def test_thirty_methods_have_distinct_lines():
     """In the table, and by the scales of the charts, whose colours begin again after seven; the last one is Local's."""
     assert len(LIGHT["category"]) == len(DARK["category"]) == 7
     for names in ([f"m{at}" for at in range(30)], [*(f"m{at}" for at in range(20)), "Local", *"abcdefghi"]):
@@ -50,7 +50,7 @@ def test_thirty_methods_have_lines_of_their_own():
         assert [name for name in names if lines[name][0] % 7 == 6] == ["Local"] * ("Local" in names)
 
 
-def test_columns_are_headings_and_the_first_graph_is_of_clients_that_learn(tmp_path, make_run, make_links, open_page):
+def test_columns_are_headings_and_first_graph_is_of_learning_clients(tmp_path, make_run, make_links, open_page):
     """A server's run and training alone come before it in the list."""
     alone = [(r, i, i, 1.0, False, False) for r in range(2) for i in range(4)]
     links = make_links(np.random.default_rng(0), 2, 4, 2)

@@ -1,4 +1,4 @@
-"""What a run folder keeps of rounds beside a row of numbers: dropouts, substitutes, comparisons, links, commands."""
+"""Files of a run folder on its rounds: dropouts, substitutes, comparisons, links, commands."""
 
 import csv
 
@@ -51,7 +51,7 @@ def test_dropouts_are_the_clients_that_were_down_in_every_round(small_run):
     assert np.bincount(kept["round"], minlength=6).tolist() == down.tolist()
 
 
-def test_a_run_in_which_everybody_is_up_has_neither_file(small_run):
+def test_run_without_dropouts_writes_neither_file(small_run):
     run = small_run(1, policies=[families.Gossip(2), families.Uniform()]).fit()
     assert not {"dropouts.npz", "substitutes.npz", "comparisons.npz", "commands.csv"} & {
         file.name for file in run.folder.iterdir()
@@ -60,7 +60,7 @@ def test_a_run_in_which_everybody_is_up_has_neither_file(small_run):
 
 
 @pytest.mark.parametrize("topology", ["server", "complete"])
-def test_stand_ins_name_the_row_mixed_for_each_client_that_was_down(small_run, topology):
+def test_substitutes_name_the_row_mixed_for_each_dropped_client(small_run, topology):
     witness = Witness()
     run = small_run(5, policies=friends(), callbacks=[witness], topology=topology, data={"test_fraction": 0.25}).fit()
     kept, found = read_run(run.folder).substitutes, 0
@@ -95,7 +95,7 @@ def test_a_substitution_says_how_alike_it_finds_the_clients(small_run):
     assert np.isnan(kept["similarity"][-1][6]).all()
 
 
-def test_comparisons_can_be_left_out_and_are_above_a_number_of_clients(small_run, monkeypatch, tmp_path):
+def test_comparisons_are_left_out_on_request_and_for_many_clients(small_run, monkeypatch, tmp_path):
     run = small_run(2, keep_comparisons=False).fit()
     assert read_run(run.folder).comparisons == {}
     monkeypatch.setattr("dfl_lightning.runs.run_folder.MOST_CLIENTS", 5)
@@ -151,15 +151,15 @@ def test_rounds_that_are_cut_off_move_away(small_run):
 
 
 # --- links
-def test_downloads_of_a_servers_model_are_no_looks(small_run):
+def test_downloaded_server_models_are_not_probes(small_run):
     policies = [families.Gossip("all"), families.Uniform()]
     run = small_run(2, policies=policies, topology="server", data={"test_fraction": 0.25}).fit()
     graphs = read_run(run.folder).graphs
     assert not graphs["probed"].any()
-    assert set(graphs["receiver"].tolist()) == {6}  # the server hears; nobody else has a link
+    assert set(graphs["receiver"].tolist()) == {6}  # only the server receives from others
 
 
-def test_with_several_servers_the_models_that_are_only_compared_are_looks(small_run):
+def test_models_of_several_servers_that_are_only_compared_are_probes(small_run):
     witness = Witness()
     servers = {"topology": {"generator": "server", "args": {"servers": 2}}, "module": {"init": "independent"}}
     policies = [families.IFCA(), families.Uniform()]

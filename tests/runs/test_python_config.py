@@ -78,14 +78,14 @@ def test_a_page_says_which_runs_their_config_repeats(runs, tmp_path):
 
 
 @pytest.mark.parametrize("names", [("plain", "again"), ("one", "three")])
-def test_settings_are_called_the_same_only_where_all_are_known(runs, names):
+def test_settings_are_called_equal_only_if_all_are_known(runs, names):
     methods = find_methods([read_run(runs[name].folder) for name in names])
     said = settings_section(methods)
     assert "all settings are the same" not in said
     assert ("all known settings are the same" in said) == (not differences(methods))
 
 
-def test_config_that_no_text_makes_is_refused_by_name(runs, capsys):
+def test_config_with_unwritable_values_is_refused_by_name(runs, capsys):
     assert run("fit", [f"--config={runs['plain'].folder}/config.yaml"]) == 2
     assert "cannot make model.network (Sequential" in capsys.readouterr().err
 
@@ -99,7 +99,7 @@ def fit(tmp_path):
     return fit
 
 
-def test_what_was_assigned_after_the_constructor_is_in_the_config(fit):
+def test_attributes_assigned_after_construction_are_in_the_config(fit):
     policy = cb.Gossip(k=1)
     policy.k = 3
     assigned = fit([policy, cb.Uniform()])
@@ -123,7 +123,7 @@ def test_an_assigned_attribute_that_no_argument_sets_is_unknown(fit):
     assert config["unknown"]["selection"].endswith("assigned: k = 3")
 
 
-def test_a_second_fit_says_its_own_number_of_rounds_and_keeps_its_settings(fit):
+def test_second_fit_records_its_number_of_rounds_and_same_settings(fit):
     run = fit([cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()]).fit()
     before = read_run(run.folder).config
     run.trainer.fit_loop.max_epochs = 2

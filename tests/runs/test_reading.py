@@ -8,7 +8,7 @@ from dfl_lightning import UserError, read_run
 from dfl_lightning.models import MLP
 
 
-def test_a_run_read_later_is_what_it_was_after_the_fit(small_run):
+def test_run_read_later_equals_the_run_after_fit(small_run):
     run = small_run(3).fit()
     found = read_run(run.folder)
     for name in ("metrics", "clients", "graphs", "dropouts", "comparisons"):
@@ -37,7 +37,7 @@ def test_models_load_into_the_plain_network(small_run):
         found.model(6)
 
 
-def test_what_is_no_run_is_refused_and_damage_is_named(tmp_path, make_run):
+def test_other_folders_are_refused_and_damage_is_named(tmp_path, make_run):
     with pytest.raises(UserError, match=r"no metrics\.csv in there; give a run folder"):
         read_run(tmp_path)
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
@@ -49,7 +49,7 @@ def test_what_is_no_run_is_refused_and_damage_is_named(tmp_path, make_run):
             read(read_run(run))
 
 
-def test_a_frame_is_the_table_or_a_sentence_where_pandas_is_missing(tmp_path, make_run, monkeypatch):
+def test_frame_returns_the_table_or_asks_for_pandas(tmp_path, make_run, monkeypatch):
     run = read_run(make_run(tmp_path / "run", [[0.5, 0.6, 0.7], [0.6, 0.7, 0.8]]))
     with pytest.raises(UserError, match="there is no table 'models'; tables are: metrics, clients"):
         run.frame("models")

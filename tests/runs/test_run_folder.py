@@ -72,7 +72,7 @@ def test_the_configuration_is_kept_where_a_command_set_one(small_run):
     assert kept == {**run.trainer.config, "code": {"small_run": code}}
 
 
-def test_a_row_a_round_and_evaluation_cells_where_there_was_one(run):
+def test_each_round_has_a_row_with_scores_if_evaluated(run):
     assert [row["round"] for row in rows(run.folder)] == ["0", "1", "2", "3"]
     for number, row in enumerate(rows(run.folder)):
         evaluated = number % 2 == 1
@@ -94,7 +94,7 @@ def test_rows_are_means_over_the_clients(run):
         assert float(row["test_acc_worst10"]) == accuracy[0]  # one client is the worst decile of six
 
 
-def test_graphs_are_who_mixed_whom_in_evaluated_rounds(run):
+def test_graphs_hold_the_mixed_links_of_evaluated_rounds(run):
     graphs = arrays(run.folder / "graphs.npz")
     assert {name: a.dtype.kind for name, a in graphs.items()} == {
         **{"round": "i", "receiver": "i", "sender": "i"},
@@ -161,7 +161,7 @@ def test_nothing_is_pickled(run):
         assert all(a.dtype.kind != "O" for a in arrays(file).values())
 
 
-def test_the_same_as_arrays(run):
+def test_arrays_of_the_run_equal_its_files(run):
     offered = run.trainer.run
     for name, file in (("clients", "clients.npz"), ("graphs", "graphs.npz")):
         there = arrays(run.folder / file)
@@ -172,7 +172,7 @@ def test_the_same_as_arrays(run):
         assert np.array_equal(values, written, equal_nan=True)
 
 
-def test_numbers_in_the_table_are_read_back_to_the_last_bit(run):
+def test_table_numbers_are_read_back_bit_for_bit(run):
     metrics = run.module.bank.boundary.metrics
     assert float(rows(run.folder)[-1]["train_loss"]) == metrics["train_loss"]
 
@@ -240,7 +240,7 @@ every_ending = pytest.mark.parametrize("how", ENDINGS)
 
 
 @every_ending
-def test_a_run_that_ends_in_its_first_round_leaves_no_folder(small_run, tmp_path, how):
+def test_run_ended_in_its_first_round_leaves_no_folder(small_run, tmp_path, how):
     run = small_run(2, [Ending(0, ENDINGS[how][0])])
     run.trainer.config = {"seed_everything": 0}
     with pytest.raises(type(ENDINGS[how][0])):
@@ -249,7 +249,7 @@ def test_a_run_that_ends_in_its_first_round_leaves_no_folder(small_run, tmp_path
     assert run.trainer.run.path is None
 
 
-def test_after_it_the_same_module_can_be_fitted_into_a_new_folder(small_run):
+def test_module_can_be_fitted_again_after_a_failed_first_round(small_run):
     ending = Ending(0, RuntimeError())
     run = small_run(2, [ending])
     with pytest.raises(RuntimeError):
@@ -275,7 +275,7 @@ def test_a_run_that_ends_later_says_how(small_run, how):
     assert len(rows(run.folder)) == 3
 
 
-def test_what_somebody_else_wrote_into_the_folder_keeps_it(small_run):
+def test_failed_run_keeps_a_folder_with_other_files(small_run):
     class Note(Monitor):
         def on_trained(self, round):
             (run.trainer.run.path / "note.txt").write_text("mine")
@@ -289,7 +289,7 @@ def test_what_somebody_else_wrote_into_the_folder_keeps_it(small_run):
     assert "no idea" in summary["reason"]
 
 
-def test_a_resume_that_fails_in_its_first_round_keeps_the_folder(small_run):
+def test_resume_failing_in_its_first_round_keeps_the_folder(small_run):
     first = small_run(2).fit()
     checkpoint = first.folder / "checkpoints" / "last.ckpt"
     with pytest.raises(RuntimeError):
@@ -299,7 +299,7 @@ def test_a_resume_that_fails_in_its_first_round_keeps_the_folder(small_run):
     assert len(rows(small_run(4).fit(checkpoint).folder)) == 4
 
 
-def test_a_fork_that_fails_in_its_first_round_keeps_what_it_was_given(small_run):
+def test_fork_failing_in_its_first_round_can_be_resumed(small_run):
     first = small_run(2).fit()
     fork = small_run(4, [Ending(2, RuntimeError())])
     with pytest.raises(RuntimeError):
@@ -376,7 +376,7 @@ def stops_early():
 
 
 @pytest.mark.parametrize("how", ["all rounds", "stopped early", "in pieces"])
-def test_a_finished_run_that_is_resumed_says_its_numbers_again_and_stays_as_it_is(small_run, capsys, how):
+def test_resuming_a_finished_run_reprints_its_table_and_changes_nothing(small_run, capsys, how):
     options = {"checkpoint_every": 1, "check_val_every_n_epoch": 2, "enable_progress_bar": True}
     options |= {"checkpoints": "sharded"} if how == "in pieces" else {}
     callbacks = stops_early if how == "stopped early" else list
@@ -409,7 +409,7 @@ def test_a_summary_that_is_lost_is_made_again(small_run):
 
 
 @pytest.mark.parametrize("fork", [False, True])
-def test_fewer_rounds_than_there_are_is_one_sentence_and_changes_nothing(small_run, fork):
+def test_fewer_rounds_than_done_are_refused_and_change_nothing(small_run, fork):
     run = small_run(4).fit()
     last, before = run.folder / "checkpoints" / "last.ckpt", contents(run.folder.parent)
     callbacks = [OnExceptionCheckpoint(run.folder / "checkpoints")]
@@ -460,7 +460,7 @@ def test_the_predecessor_stays_until_there_is_a_newer_checkpoint(small_run):
 # --- one process at a time
 
 
-def test_a_run_that_another_process_writes_is_not_resumed_but_may_be_forked(small_run):
+def test_run_written_by_another_process_can_only_be_forked(small_run):
     run = small_run(2).fit()
     last, writer = run.folder / "checkpoints" / "last.ckpt", FolderLock()
     writer.take(run.folder)
@@ -475,7 +475,7 @@ def test_a_run_that_another_process_writes_is_not_resumed_but_may_be_forked(smal
 
 
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_trained", None])
-def test_a_run_holds_its_folder_until_it_is_over_however_it_ends(small_run, tmp_path, hook):
+def test_run_locks_its_folder_until_it_ends(small_run, tmp_path, hook):
     class Look(Monitor):
         def on_propose(self, round):
             with pytest.raises(UserError, match="writes into this run"):
@@ -500,7 +500,7 @@ def test_a_run_holds_its_folder_until_it_is_over_however_it_ends(small_run, tmp_
         assert len(rows(run.folder)) == 3
 
 
-def test_a_folder_without_locks_is_a_note(small_run, monkeypatch, capsys):
+def test_folder_without_locks_gives_a_note(small_run, monkeypatch, capsys):
     monkeypatch.setattr("dfl_lightning.utils.storage.locks.fcntl", None)
     run = small_run(1, enable_progress_bar=True).fit()
     note = f"note: {run.folder} cannot be locked (this system has none): do not go on with this run twice at once"
@@ -524,13 +524,13 @@ def unwritable(monkeypatch, name):
     monkeypatch.setattr(run_folder, "open", full, raising=False)
 
 
-def test_a_place_where_no_folder_can_be_made_is_one_sentence_before_training(small_run, tmp_path):
+def test_impossible_run_folder_is_refused_before_training(small_run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"the run folder cannot be made .*; set trainer\.default_root_dir"):
         small_run(1, root=tmp_path / "file").fit()
 
 
-def test_a_full_disk_at_the_start_is_one_sentence_before_training(small_run, monkeypatch):
+def test_full_disk_at_the_start_is_refused_before_training(small_run, monkeypatch):
     from dfl_lightning.runs import run_folder
 
     def full(path, write):
@@ -543,7 +543,7 @@ def test_a_full_disk_at_the_start_is_one_sentence_before_training(small_run, mon
     assert run.module.bank.boundary.round == 0
 
 
-def test_a_disk_that_fills_up_is_one_sentence_and_the_round_is_saved(small_run, monkeypatch):
+def test_disk_filling_up_gives_one_sentence_and_saves_the_round(small_run, monkeypatch):
     run = small_run(4)
 
     class Fill(Monitor):
@@ -560,20 +560,20 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_round_is_saved(small_run, 
     assert [r["train_loss"] for r in rows(resumed.folder)] == [r["train_loss"] for r in rows(whole.folder)]
 
 
-def test_a_limit_on_file_sizes_is_one_sentence_and_leaves_whole_files(small_run):
+def test_file_size_limit_gives_one_sentence_and_leaves_whole_files(small_run):
     class Fill(Monitor):
         def on_trained(self, round):
             if round.index == 2:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (900, limit[1]))
 
-    limit, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     run = small_run(4, [Fill()], checkpoint_every=2)
     try:
         with pytest.raises(UserError, match=r"cannot be written \(File too large\)"):
             run.fit()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, heard)
+        signal.signal(signal.SIGXFSZ, handler)
     assert rounds_in(run.folder / "checkpoints" / "last.ckpt") == 2
     assert not list(run.folder.rglob("*.tmp"))
     assert [row["round"] for row in rows(small_run(4).fit(run.folder / "checkpoints" / "last.ckpt").folder)] == list(
@@ -610,7 +610,7 @@ def four_rounds(read_only_run):
         *(pytest.param(damage, True, marks=[] if damage in FORKS else pytest.mark.slow) for damage in DAMAGES),
     ],
 )
-def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(
+def test_damaged_table_is_refused_before_anything_is_written(
     four_rounds, small_run, tmp_path, damage, fork
 ):
     folder = tmp_path / four_rounds.relative_to(four_rounds.parents[2])
@@ -629,7 +629,7 @@ def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "clients.npz", "dropouts.npz"])
-def test_a_lost_file_is_refused_by_name_and_a_fork_says_it(four_rounds, small_run, tmp_path, name):
+def test_lost_file_is_refused_by_name_and_noted_by_forks(four_rounds, small_run, tmp_path, name):
     folder = tmp_path / four_rounds.relative_to(four_rounds.parents[2])
     shutil.copytree(four_rounds, folder)
     last, file = folder / "checkpoints" / "last.ckpt", folder / name
@@ -651,7 +651,7 @@ def test_a_lost_file_is_refused_by_name_and_a_fork_says_it(four_rounds, small_ru
     assert [row["round"] for row in rows(resumed.folder)] == list("01234")
 
 
-def test_rounds_may_be_missing_only_where_that_is_said(tmp_path):
+def test_rounds_may_be_missing_only_if_gaps_are_allowed(tmp_path):
     file = tmp_path / "processes.csv"
     file.write_text("round,bytes_moved\n0,1\n3,2\n")
     assert [row["round"] for row in tables.read_metrics(file, gaps=True)] == ["0", "3"]
@@ -662,7 +662,7 @@ def test_rounds_may_be_missing_only_where_that_is_said(tmp_path):
         tables.read_metrics(file, gaps=True)
 
 
-def test_a_last_row_without_its_end_is_not_believed(small_run):
+def test_incomplete_last_row_is_written_again(small_run):
     run = small_run(3).fit()
     file = run.folder / "metrics.csv"
     whole = file.read_bytes()
@@ -689,7 +689,7 @@ def test_arrays_that_do_not_belong_together_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["clients.npz", "graphs.npz", "split.npz"])
-def test_a_bit_that_changes_in_the_arrays_of_a_run_is_refused_or_changes_nothing(run, tmp_path, name):
+def test_flipped_bit_in_saved_arrays_is_refused_or_changes_nothing(run, tmp_path, name):
     file, draw, refused = tmp_path / name, random.Random(0), 0
     content, before = (run.folder / name).read_bytes(), read_npz(run.folder / name)
     for place in draw.sample(range(8 * len(content)), 400):
