@@ -1,4 +1,4 @@
-"""What only shows a run never ends it, whatever it raises; what writes its numbers does."""
+"""Errors in the display of a run never end it; errors in writing its numbers do."""
 
 import signal
 
@@ -38,7 +38,7 @@ def test_signals_and_excepted_errors_pass(left):
         raise left
 
 
-def test_a_page_and_a_bar_that_fail_end_no_run(small_run, monkeypatch, capsys):
+def test_failing_page_or_bar_does_not_end_a_run(small_run, monkeypatch, capsys):
     monkeypatch.setattr(live, "LEAST_GAP", 0.0)
     monkeypatch.setattr(live, "write_methods", fail)
     monkeypatch.setattr(live, "write_report", fail)
@@ -56,7 +56,7 @@ def test_a_page_and_a_bar_that_fail_end_no_run(small_run, monkeypatch, capsys):
     assert f"run: {fit.folder}" in out.splitlines()
 
 
-def test_a_banner_that_fails_ends_no_run(small_run, monkeypatch, capsys):
+def test_failing_banner_does_not_end_a_run(small_run, monkeypatch, capsys):
     monkeypatch.setattr(progress, "banner", fail)
     fit = small_run(1, enable_progress_bar=True).fit()
     assert fit.trainer.run.summary["status"] == "finished"

@@ -1,4 +1,4 @@
-"""What a run says in the terminal: banner, progress, final table, the table of an evaluation."""
+"""Output of a run in the terminal: banner, progress, final table, the table of an evaluation."""
 
 import io
 import re
@@ -96,7 +96,7 @@ def test_the_table_can_be_recomputed_from_the_files(run):
     )
 
 
-def test_a_head_stands_over_its_number(run):
+def test_table_heads_align_with_their_numbers(run):
     head, row, *_ = final_table(run[0].run.summary)
     for word in ("mean", "std", "worst 10 %", "neighbours"):
         end = head.index(word) + len(word)
@@ -104,7 +104,7 @@ def test_a_head_stands_over_its_number(run):
         assert row[end] == " "
 
 
-def test_bytes_are_models_times_shared_numbers_and_proxies_times_the_layer(run):
+def test_bytes_received_count_models_and_proxies(run):
     trainer, module = run
     metrics = trainer.run.metrics
     layer = 8 * 65  # the hidden layer with its bias
@@ -149,7 +149,7 @@ def test_the_banner_says_what_runs(run):
     assert re.search(r"engine: stacked, \d+ threads?, 2 cohorts, [\d.]+ kB · seed 0$", second)
 
 
-def test_the_banner_names_what_is_shared_and_what_is_switched_off(tmp_path):
+def test_banner_names_shared_parameters_and_ignored_policies(tmp_path):
     policies = [families.Gossip(k=2), families.AdaptiveThreshold(), families.Uniform()]
     trainer, module = make(tmp_path, rounds=1, policies=policies, shared=["features.*"])
     trainer.remarks.append("something that the user should know")
@@ -214,7 +214,7 @@ def test_without_a_terminal_there_are_about_ten_plain_lines(small_run, capsys, m
     assert all(re.fullmatch(rf"round \d+/\d+ · {FIELDS}", line) for line in lines)
 
 
-def test_in_a_terminal_a_bar_has_round_pace_accuracy_neighbours_and_cohorts(small_run, capsys, monkeypatch):
+def test_bar_shows_round_pace_accuracy_neighbours_and_cohorts(small_run, capsys, monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
     run = small_run(rounds=3, enable_progress_bar=True)
@@ -227,7 +227,7 @@ def test_in_a_terminal_a_bar_has_round_pace_accuracy_neighbours_and_cohorts(smal
     assert any(re.search(rf"Round 2/3 ━+.* {FIELDS}( · \d active)? · cohorts \d/\d", line) for line in shown)
     assert re.search(rf"Round 3/3 ━+ {FIELDS}", shown[-1])
     out = capsys.readouterr().out
-    assert "round 1/3" not in out, "no plain lines beside the bar"
+    assert "round 1/3" not in out, "no plain lines next to the bar"
     assert f"run: {run.folder}" in out
 
 
@@ -239,14 +239,14 @@ def test_the_accuracy_shown_is_the_last_evaluations(small_run, capsys, monkeypat
     assert shown == [f"{100 * value:.1f}" for value in run.trainer.run.metrics["test_acc"]]
 
 
-def test_who_is_down_is_seen(small_run, capsys, monkeypatch):
+def test_progress_lines_count_the_active_clients(small_run, capsys, monkeypatch):
     monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
     policies = [families.Gossip(k=1), families.Uniform(), families.ExactCount(0.5)]
     small_run(rounds=2, enable_progress_bar=True, policies=policies).fit()
     assert capsys.readouterr().out.count(" · 3 active") == 2
 
 
-def test_the_bar_leaves_the_terminal_as_it_was_when_a_run_breaks(small_run, monkeypatch):
+def test_bar_restores_the_terminal_when_a_run_fails(small_run, monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
 
@@ -262,7 +262,7 @@ def test_the_bar_leaves_the_terminal_as_it_was_when_a_run_breaks(small_run, monk
 
 
 # --- the table of an evaluation ---------------------------------------------------------------------------------------
-def test_the_table_per_client_has_each_clients_numbers_and_their_summary(run):
+def test_client_table_has_each_clients_numbers_and_a_summary(run):
     trainer, module = run
     clients = trainer.run.clients
     title, head, *rows = per_client_table(module)
@@ -277,7 +277,7 @@ def test_the_table_per_client_has_each_clients_numbers_and_their_summary(run):
 
 
 @pytest.mark.parametrize("wide", [200, 100, 80, 60, 40, 20])
-def test_a_narrow_terminal_keeps_bar_and_round_and_drops_the_last_items(small_run, monkeypatch, wide):
+def test_narrow_terminal_keeps_bar_and_round_and_drops_last_items(small_run, monkeypatch, wide):
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=wide, color_system=None)
     monkeypatch.setattr(progress, "Console", lambda: console)

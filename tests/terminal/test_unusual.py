@@ -51,11 +51,11 @@ def without_stages(found):
         (cb.AFIND(k=7), ["selection.k is 7, but no client has more than 5 neighbours"]),
     ],
 )
-def test_more_neighbours_than_there_are(said, selection, expected):
+def test_more_neighbours_than_available_are_mentioned(said, selection, expected):
     assert without_stages(said(selection, cb.SampleWeighted())) == expected
 
 
-def test_what_is_counted_is_who_can_be_heard(said):
+def test_neighbours_in_the_topology_are_counted(said):
     ring = nx.cycle_graph(6)
     gossip = [cb.Gossip(k=3), cb.Uniform()]
     assert said(*gossip, topology=ring) == ["selection.k is 3, but no client has more than 2 neighbours"]
@@ -66,7 +66,7 @@ def test_what_is_counted_is_who_can_be_heard(said):
     assert said(*gossip, topology=ring) == [], "a budget comes first"
 
 
-def test_a_number_that_nobody_reads_is_not_mentioned(said):
+def test_number_without_effect_is_not_mentioned(said):
     assert said(cb.AFIND(k=50), cb.AdaptiveThreshold(), cb.Uniform()) == []
 
 
@@ -113,7 +113,7 @@ def notes_on(network, shape, dtype=torch.uint8, **options):
     return [note for note in notes(trainer, trainer.lightning_module) if "uint8" in note]
 
 
-def test_bytes_of_which_only_the_shape_says_whether_they_are_pixels_are_mentioned_where_the_guess_may_be_wrong():
+def test_ambiguous_uint8_data_are_mentioned():
     (row,) = notes_on(Pixels(), (12,))
     assert row.startswith(
         "uint8 data of shape [12] are no images, and used as the numbers 0 to 255; if they are pixels"
@@ -133,7 +133,7 @@ def test_bytes_of_which_only_the_shape_says_whether_they_are_pixels_are_mentione
 
 # --- frozen parameters ------------------------------------------------------------------------------------------------
 class Frozen(nn.Module):
-    """A body of linear layers and batch norms, of which some parameters are frozen, and a head."""
+    """A body of linear layers and batch norms with some frozen parameters, and a head."""
 
     def __init__(self, frozen, tail=False):
         super().__init__()
@@ -148,7 +148,7 @@ class Frozen(nn.Module):
 
 @pytest.mark.parametrize("frozen", ["^body", "weight$", r"^body\.0", "bias|scale", r"^body\.\d\.weight", "^head"])
 @pytest.mark.parametrize("shared", ["*", "body.*"])
-def test_patterns_of_the_remark_share_what_is_trained_and_running_statistics_and_nothing_frozen(frozen, shared):
+def test_suggested_patterns_share_everything_but_frozen_parameters(frozen, shared):
     network = Frozen(frozen)
     if shared != "*" and frozen == "^body":
         return
