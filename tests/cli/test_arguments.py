@@ -19,7 +19,7 @@ words = st.lists(st.sampled_from(["--a", "--b=1", "3", "-1", "x", "--c", "--d.in
 
 
 def config_of(*argv):
-    """What words say, as one config without the default classes."""
+    """Return the words as one config without the default classes."""
     config = Settings(with_configs(split(argv))).config
     defaults = {
         "model": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "momentum": 0.9}}},
@@ -30,7 +30,7 @@ def config_of(*argv):
 
 
 @given(words)
-def test_no_word_is_lost(argv):
+def test_splitting_keeps_every_word(argv):
     kept = "".join(text for word in split(argv) for text in (word.option, word.value) if text)
     assert kept.replace("-", "") == "".join(argv).replace(".init_args", "").replace("-", "").replace("=", "")
     assert take_flag(argv, "--explain") == (argv, False)
@@ -94,7 +94,7 @@ def test_a_run_is_called_like_its_config(tmp_path):
         ),
     ],
 )
-def test_a_class_that_replaces_another_keeps_what_was_said_and_takes(argv, said):
+def test_replacing_class_keeps_typed_options_that_it_takes(argv, said):
     selection = Settings(split(argv)).config["selection"]
     assert (selection["init_args"] if isinstance(selection, dict) else {}) == said
 
@@ -122,13 +122,13 @@ def test_a_class_that_replaces_another_keeps_what_was_said_and_takes(argv, said)
         (["--class_folders+=a", "--class_folders+=b"], "class_folders", ["a", "b"]),
     ],
 )
-def test_lists_get_longer(argv, key, value):
+def test_plus_equals_appends_to_lists(argv, key, value):
     names = [value] if isinstance(value, str) else value or ("Fairness", "GraphSparsity", "LinkMessages")
     own = [f"dfl_lightning.callbacks.{name}" for name in names]
     assert config_of(*argv)[key] == (own if key == "monitors" else value)
 
 
-def test_default_monitors_that_a_command_replaces_are_named_and_those_that_it_knows_of_are_not():
+def test_replaced_default_monitors_are_named_unless_the_command_mentions_them():
     def replaced(*argv):
         return Settings(with_configs(split(argv))).replaced_monitors
 
@@ -139,7 +139,7 @@ def test_default_monitors_that_a_command_replaces_are_named_and_those_that_it_kn
         assert replaced(*argv) == []
 
 
-def test_an_option_is_of_the_last_class_of_a_list_and_a_list_begins_with_its_default():
+def test_appended_classes_follow_the_defaults_and_take_later_options():
     config = config_of("--monitors+=Fairness", "--monitors+=SimulatedTime", "--monitors.speed", "200")
     time = {"class_path": "dfl_lightning.callbacks.SimulatedTime", "init_args": {"speed": "200"}}
     assert config["monitors"][2:] == ["dfl_lightning.callbacks.Fairness", time]
@@ -147,7 +147,7 @@ def test_an_option_is_of_the_last_class_of_a_list_and_a_list_begins_with_its_def
     assert network["init_args"]["hidden"] == [200, 200, 7]
 
 
-def test_an_option_of_a_class_that_is_an_argument():
+def test_option_of_a_class_given_as_an_argument():
     path = "torchvision.datasets.FakeData"
     made = {"class_path": path, "init_args": {"size": "30"}}
     for named in (path, f"{{class_path: {path}}}"):
@@ -160,7 +160,7 @@ class Open(torch.nn.Module):
         super().__init__()
 
 
-def test_options_that_no_signature_names_stay_until_their_class_is_replaced(monkeypatch):
+def test_open_keyword_options_stay_until_their_class_is_replaced(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_open", sys.modules[__name__])
     words = ["--model.network", "own_open.Open", "--model.network.height", "2", "--model.network.width", "5"]
     made = {"class_path": "own_open.Open", "init_args": {"height": "2", "width": "5"}}
@@ -169,19 +169,19 @@ def test_options_that_no_signature_names_stay_until_their_class_is_replaced(monk
     assert settings.dropped == ["model.network.height", "model.network.width"]
 
 
-def test_a_mapping_is_filled_in_without_changing_the_config_that_it_comes_from(tmp_path):
+def test_option_fills_a_mapping_without_changing_its_config(tmp_path):
     (tmp_path / "c.yaml").write_text("topology: {generator: complete}\n")
     settings = Settings(with_configs(split(["--config", str(tmp_path / "c.yaml"), "--topology.link_share", "0.5"])))
     assert settings.config["topology"] == {"generator": "complete", "link_share": "0.5"}
     assert settings.configs[0][1]["topology"] == {"generator": "complete"}
 
 
-def test_an_option_of_a_shipped_topology_is_added_to_what_its_file_says():
+def test_option_of_a_shipped_topology_is_added_to_its_file():
     settings = Settings(with_configs(split(["--topology", "el_local", "--topology.args.s", "4"])))
     assert settings.config["topology"] == {"generator": "el_local", "args": {"s": "4"}}
 
 
-def test_a_part_of_a_config_may_be_a_file_of_its_own(tmp_path):
+def test_part_of_a_config_may_be_a_file(tmp_path):
     (tmp_path / "part.yaml").write_text("class_path: AFIND\ninit_args: {nuu: 3}\n")
     with pytest.raises(UserError, match="selection AFIND has no option 'nuu'; did you mean 'nu'"):
         config_of("--selection", str(tmp_path / "part.yaml"))
@@ -199,7 +199,7 @@ def test_dropped_options_are_found_at_every_depth(tmp_path):
     assert settings.dropped == ["selection.nu", "data.partition.alpha"]
 
 
-def test_a_classs_own_refusal_is_found_behind_the_parsers_errors():
+def test_refusal_of_a_class_is_found_behind_parser_errors():
     def refuse():
         try:
             raise UserError("selection.nu=-1; above 0, please")
@@ -239,7 +239,7 @@ def test_a_partition_inside_a_partition_is_checked_like_any_class(words, sentenc
         config_of(*BASE, *words)
 
 
-def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
+def test_replaced_inner_partition_starts_from_its_own_defaults():
     words = ["--data.partition.base", "{class_path: Dirichlet, init_args: {min_size: 3}}"]
     data = config_of(*BASE, *words, "--data.partition.base", "Pathological")["data"]
     assert data["init_args"]["partition"]["init_args"]["base"] == "dfl_lightning.data.Pathological"
@@ -274,14 +274,14 @@ def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
         ),
     ],
 )
-def test_a_short_name_becomes_the_import_path_of_the_shipped_class_of_its_group(argv, group, meant):
+def test_short_name_becomes_the_import_path_of_its_shipped_class(argv, group, meant):
     config = config_of(*argv)
     for key in group.split("."):
         config = config[key]
     assert config == meant
 
 
-def test_what_the_parser_answers_is_left_to_it():
+def test_options_of_the_parser_are_passed_on():
     assert Settings(split(["--data.dataset.help", "own.It", "--print_config"])).rest == [
         "--data.dataset.help=own.It",
         "--print_config",
@@ -303,7 +303,7 @@ def test_short_names_inside_values_become_import_paths():
     }
 
 
-def test_short_names_in_a_config_become_import_paths_and_everything_else_stays(tmp_path):
+def test_only_short_names_in_a_config_become_import_paths(tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text(
         "data: {class_path: Digits, init_args: {root: '1e-3', partition: {class_path: FlippedLabels, "
@@ -328,7 +328,7 @@ def test_short_names_in_a_config_become_import_paths_and_everything_else_stays(t
     }
 
 
-def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_here(tmp_path, monkeypatch):
+def test_config_parts_are_found_near_the_config_or_working_folder(tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "c.yaml").write_text("model: m.yaml\nselection: s.yaml\n")
     (tmp_path / "deep" / "m.yaml").write_text("network: n.yaml\n")
@@ -348,12 +348,12 @@ def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_her
 @pytest.mark.parametrize(
     "option", ["--selection", "--topology", "--trainer.logger.nested", "--data.partition", "--model.network.hidden"]
 )
-def test_a_doubled_key_on_the_command_line_is_refused_whatever_the_option(option):
+def test_doubled_key_on_the_command_line_is_refused(option):
     with pytest.raises(UserError, match=f"^{option}: the key 'k' is there twice; keep one$"):
         config_of(option, "{init_args: {k: 3, k: 4}}")
 
 
-def test_a_doubled_key_in_a_config_is_refused_with_its_line(tmp_path):
+def test_doubled_key_in_a_config_is_refused_with_line(tmp_path):
     (tmp_path / "my.yaml").write_text("data: Digits\nselection: Gossip\nmodel: {network: MLP}\nselection: AFIND\n")
     with pytest.raises(
         UserError, match=r"my\.yaml, line 4: the key 'selection' is there twice, first in line 2; keep one$"
@@ -367,7 +367,7 @@ def test_a_doubled_key_in_a_config_is_refused_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     "text", ["{1: a, 0x1: b}", "{yes: 1, true: 2}", "{<<: {a: 1}, <<: {b: 2}}", "[{a: {b: 1, b: 1}}]"]
 )
-def test_keys_are_the_same_when_they_mean_the_same(text):
+def test_doubled_keys_are_recognised_in_every_spelling(text):
     with pytest.raises(DoubledKeyError, match="is there twice"):
         parse(text)
 

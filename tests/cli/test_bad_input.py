@@ -189,7 +189,7 @@ REFUSED = {
     "--config flat.yaml": "flat.yaml: selection takes a class, {class_path: NAME, init_args: {…}}, not {'k': 3}",
     "--config number.yaml": "number.yaml: selection takes a class",
     "--config scalar_section.yaml": "scalar_section.yaml: model takes options such as network, not 'MLP'",
-    # who can hear whom
+    # links between clients
     "--topology nowhere": f"nowhere: no such file, and none of that name among the shipped topologies {SHIPPED_TOPOLOGIES}",
     "--topology two_clusters --topology.link_share 0.5": "--topology.link_share: topology two_clusters names no generator",
     "--topology ring --topology.link_share 80": "topology: link_share must be above 0 and at most 1, not 80.",
@@ -370,7 +370,7 @@ def test_an_evaluation_needs_a_checkpoint(here, capsys, command):
     assert refusal([], capsys, command) == (f"no run is named; give its folder: dfl-{command} RUN")
 
 
-def test_a_monitor_of_a_number_that_nobody_logs_is_told_what_is_logged(here, capsys):
+def test_monitor_of_an_unlogged_number_lists_the_logged_ones(here, capsys):
     sentence = refusal(["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", "nonsense"], capsys)
     assert sentence.startswith("EarlyStopping monitors nonsense, which this run does not log; it logs ")
     assert "`train_loss`" in sentence
@@ -392,7 +392,7 @@ def test_clients_without_links_are_named_and_train_alone(here, capsys):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_diverging_run_warns_in_one_line_and_goes_on(here, capsys):
+def test_diverging_run_warns_in_one_line_and_continues(here, capsys):
     code = cli.run("fit", [*SMALL, "--model.optimizer.lr", "1e30"])
     assert code == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -401,7 +401,7 @@ def test_a_diverging_run_warns_in_one_line_and_goes_on(here, capsys):
     ]
 
 
-def test_an_error_of_a_users_own_class_is_told_with_its_line(here, capsys):
+def test_error_of_a_users_class_is_reported_with_line(here, capsys):
     sentence = refusal(["--aggregation", "own_nets.Failing"], capsys)
     assert sentence.startswith("own_nets.py, line ")
     assert sentence.endswith(", in on_weigh: KeyError: 'nothing' (DFL_DEBUG=1 shows the way there)")

@@ -99,7 +99,7 @@ def empty(tmp_path, monkeypatch):
 
 
 # --- a run is repeated ------------------------------------------------------------------------------------------------
-def test_a_bundle_repeats_its_run_bit_for_bit_in_an_empty_folder(packed, empty):
+def test_bundle_repeats_its_run_exactly_in_an_empty_folder(packed, empty):
     file, first = packed
     out = fit(empty, "--config", file)
     assert "which this run executes: bundled_helpers, bundled_mine" in out
@@ -166,7 +166,7 @@ def test_files_of_one_name_are_kept_apart(empty):
     assert found.members["files/a.adjlist"].name == "a.adjlist"
 
 
-def test_names_that_are_no_paths_stay_as_they_are(empty):
+def test_names_that_are_not_paths_stay_unchanged(empty):
     (empty / "mean").write_text("a file that happens to have this name")
     config = {"topology": "ring", "model": {"init": "common", "loss": "mean"}, "engine": "auto"}
     found = collect(run_with(empty, **config))
@@ -175,7 +175,7 @@ def test_names_that_are_no_paths_stay_as_they_are(empty):
     assert found.left_out == []
 
 
-def test_what_is_too_large_or_missing_is_named_and_asked_for(empty, monkeypatch):
+def test_large_and_missing_files_are_named_and_requested(empty, monkeypatch):
     monkeypatch.setattr(packing, "MOST_OF_A_FILE", 10)
     (empty / "large.csv").write_text("a" * 11)
     data = {"class_path": "dfl_lightning.data.Vectors", "init_args": {"file": "large.csv", "root": str(empty)}}
@@ -208,7 +208,7 @@ def test_a_file_that_is_younger_than_the_run_is_noticed(empty):
     assert "a.edgelist was changed after the run began" in remark
 
 
-def test_a_bundle_without_its_code_or_over_a_file_is_refused(empty, capsys):
+def test_bundle_without_code_or_over_a_file_is_refused(empty, capsys):
     run = run_with(empty, selection={"class_path": "not_here.Best"}, code={"not_here": "unknown"})
     assert export([str(run), "--bundle", "run.zip"]) == 2
     assert "keeps no source of not_here" in capsys.readouterr().err
@@ -289,7 +289,7 @@ def test_an_unusual_archive_is_refused_and_leaves_nothing(empty, monkeypatch, me
     assert os.listdir() == ["run.zip"]
 
 
-def test_what_is_no_whole_archive_is_refused(packed, empty):
+def test_damaged_archives_are_refused(packed, empty):
     content = packed[0].read_bytes()
     damaged = bytearray(content)
     damaged[len(content) // 3] ^= 1

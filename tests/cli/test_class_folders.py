@@ -1,4 +1,4 @@
-"""Classes of a user's that lie beside a config: found from anywhere, and nothing else from there is."""
+"""A user's classes in the folder of a config: they are found from anywhere, and nothing else of that folder is."""
 
 import csv
 import os
@@ -86,7 +86,7 @@ def folders_of(run):
 
 
 # --- found ------------------------------------------------------------------------------------------------------------
-def test_a_class_beside_the_config_is_found_with_what_it_imports(dfl):
+def test_class_in_the_configs_folder_is_found_with_its_imports(dfl):
     run = dfl("--config", "exp/my.yaml")
     assert [row["neighbours"] for row in rows(run)] == ["2", "2"]
     assert [row["loud"] for row in rows(run)] == ["7", "7"]
@@ -110,7 +110,7 @@ def test_a_resumed_run_and_an_evaluation_find_it_again(dfl, here, config):
     assert dfl(run, command="test") is None
 
 
-def test_from_another_folder_an_absolute_config_will_do(dfl, here, monkeypatch):
+def test_absolute_path_of_a_config_works_from_another_folder(dfl, here, monkeypatch):
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     dfl("--config", here / "exp" / "my.yaml")
@@ -118,7 +118,7 @@ def test_from_another_folder_an_absolute_config_will_do(dfl, here, monkeypatch):
     assert folders_of(run) == [str(here / "exp")]
 
 
-def test_a_loss_and_a_class_in_a_part_of_a_config_and_one_in_the_words_are_found(dfl, here):
+def test_classes_in_config_parts_losses_and_options_are_found(dfl, here):
     text = CONFIG.replace("selection: beside_mine.Two", "selection: parts/sel.yaml").replace("[beside_mine.Loud]", "[]")
     (here / "exp" / "parts").mkdir()
     (here / "exp" / "parts" / "sel.yaml").write_text("class_path: beside_mine.Two\n")
@@ -179,13 +179,13 @@ def test_nothing_is_searched_where_no_class_is_named(here):
 
 
 @pytest.mark.parametrize("name", ["torchmetrics", "yaml", "json", "sys", "dfl_lightning"])
-def test_what_is_installed_goes_before_what_lies_beside_a_config(here, name):
+def test_installed_modules_go_before_those_of_a_configs_folder(here, name):
     (here / "exp" / f"{name}.py").write_text("raise SystemExit('loaded')\n")
     (here / "exp" / "my.yaml").write_text(CONFIG.replace("beside_mine", name))
     assert search("--config", "exp/my.yaml") == ([], [])
 
 
-def test_a_folder_of_that_name_is_no_module(here):
+def test_folder_of_that_name_is_not_a_module(here):
     (here / "beside_mine").mkdir()
     assert search("--config", "exp/my.yaml") == (['--class_folders=["exp"]'], [str(here / "exp")])
 

@@ -57,7 +57,7 @@ def same_bits(one, other):
 
 # --- configs ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", shipped("configs"))
-def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
+def test_every_shipped_config_runs_and_writes_the_documented_files(dfl, name):
     own = {
         "text": "--trainer.max_rounds 2 --data.most 700 --model.network.width 8 --model.network.depth 1",
         "forecast": "--trainer.max_rounds 2 --data.stride 4 --model.network.channels [4]",
@@ -101,7 +101,7 @@ def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
 
 @pytest.mark.parametrize("spelling", ["afind", "afind.yaml", "configs/afind.yaml"])
 @pytest.mark.parametrize("form", ["{} {}", "{}={}"])
-def test_a_shipped_config_answers_to_its_name_in_an_empty_folder(dfl, spelling, form):
+def test_shipped_config_is_found_by_name_in_an_empty_folder(dfl, spelling, form):
     done = dfl([*form.format("--config", spelling).split(), "--explain"], small=False)
     assert (done.code, done.err) == (0, "")
     assert "24 clients" in done.out
@@ -112,7 +112,7 @@ def test_a_file_of_the_folder_wins_over_a_shipped_name(dfl, here):
     assert "7 clients" in dfl("--config afind --explain", small=False).out
 
 
-def test_a_later_config_is_merged_over_an_earlier_one_and_names_the_run(dfl, here):
+def test_later_config_overrides_an_earlier_one_and_names_the_run(dfl, here):
     (here / "mine.yaml").write_text("model: {batch_size: 9}\nthreshold: null\naggregation: Uniform\n")
     done = dfl("--config afind --config mine.yaml")
     config = config_of(done.run)
@@ -180,7 +180,7 @@ def resolved(dfl, words):
     return yaml.safe_load(done.out)
 
 
-def test_a_swap_by_named_groups(dfl):
+def test_options_swap_the_class_of_each_group(dfl):
     config = resolved(
         dfl,
         "--config afind --selection Gossip --selection.k 3 --data.partition Dirichlet --dropout Bernoulli "
@@ -218,7 +218,7 @@ def test_a_swap_by_named_groups(dfl):
         ("--config small.yaml --model.optimizer AdamW", "model.optimizer", "lr", 0.05),
     ],
 )
-def test_a_swapped_in_class_starts_from_its_own_defaults_and_keeps_what_was_said(dfl, here, words, key, option, value):
+def test_swapped_class_has_its_own_defaults_and_typed_options(dfl, here, words, key, option, value):
     (here / "small.yaml").write_text(
         "data: {class_path: Digits, init_args: {num_clients: 6}}\n"
         "model: {network: MLP, optimizer: {class_path: SGD, init_args: {lr: 0.05, momentum: 0.9}}}\n"
@@ -250,7 +250,7 @@ def test_a_swapped_in_class_starts_from_its_own_defaults_and_keeps_what_was_said
         ("--config dsgd", 0.05, 0.0),
     ],
 )
-def test_only_where_nobody_names_an_optimizer_there_is_one_with_options(dfl, here, words, rate, momentum):
+def test_default_optimizer_has_its_options_only_if_none_is_named(dfl, here, words, rate, momentum):
     (here / "options.yaml").write_text("model: {network: MLP, optimizer: {init_args: {momentum: 0.5}}}\n")
     (here / "named.yaml").write_text("model: {optimizer: {class_path: SGD, init_args: {momentum: 0.5}}}\n")
     (here / "string.yaml").write_text("model: {optimizer: SGD}\n")
@@ -295,7 +295,7 @@ def test_options_that_a_swap_drops_are_named_before_the_run(dfl):
     )
 
 
-def test_default_monitors_that_others_replace_are_named_before_the_run_where_they_would_measure_something(dfl):
+def test_replaced_default_monitors_are_named_if_they_would_measure(dfl):
     note = (
         "note: the monitors NeighbourAccuracy and FriendAccuracy, which are on by default, are replaced; "
         "--monitors+=NAME adds one to them"
@@ -306,7 +306,7 @@ def test_default_monitors_that_others_replace_are_named_before_the_run_where_the
         assert (done.code, "monitors" in done.out) == (0, False), done.err
 
 
-def test_a_threshold_that_nobody_reads_is_switched_off_and_named(dfl):
+def test_threshold_without_effect_is_ignored_and_named(dfl):
     done = dfl("--config afind --selection Gossip")
     assert (
         "note: AdaptiveThreshold has no effect in this run and is ignored: no policy reads what it writes" in done.out
@@ -347,7 +347,7 @@ def test_monitors_say_what_else_is_measured(dfl, words, columns):
     assert {name for row in rows_of(done.run) for name in row if row[name]} & known == columns
 
 
-def test_friends_with_everything_that_can_be_asked_for(dfl):
+def test_fdms_runs_with_every_option(dfl):
     words = (
         "--config fdms --data.num_clients 10 --trainer.max_rounds 4 --substitution.theta_scale 0.05 "
         "--dropout Markov --dropout.rate .4 --dropout.outage 2 --dropout.full_first_round true "
@@ -368,13 +368,13 @@ def test_friends_with_everything_that_can_be_asked_for(dfl):
     assert rows_of(again.run, ["seconds"]) == rows_of(done.run, ["seconds"])
 
 
-def test_friends_without_a_server(dfl):
+def test_fdms_runs_without_a_server(dfl):
     done = dfl("--config fdms --data.num_clients 10 --topology ring --aggregation Uniform")
     assert (done.code, done.err) == (0, "")
     assert {"similarities", "friend_accuracy"} <= set(rows_of(done.run)[1])
 
 
-def test_each_client_its_own_rate(dfl):
+def test_dropout_rate_may_be_given_by_client(dfl):
     done = dfl(["--config", "afind", "--dropout", "Bernoulli", "--dropout.rate", "[0, 0, 0, 0, 0, 1, 1, 1]"])
     assert (done.code, done.err) == (0, "")
     assert [row["active"] for row in rows_of(done.run)] == ["5", "5"]
@@ -409,7 +409,7 @@ def test_explain_counts_what_the_run_then_does(dfl):
     assert "local work of a round: 1 epoch, 25 optimizer steps, 150 samples over all clients" in said
 
 
-def test_list_names_everything_that_answers_to_a_name(dfl):
+def test_list_shows_everything_that_has_a_name(dfl):
     done = dfl(["--list"], small=False)
     for kind in ("configs", "topologies"):
         for name in shipped(kind):
@@ -565,7 +565,7 @@ monitors: [own_parts.Loudest]
 """
 
 
-def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, monkeypatch):
+def test_classes_in_the_working_folder_work_by_import_path(dfl, here, monkeypatch):
     (here / "own_parts.py").write_text(OWN)
     (here / "own.yaml").write_text(OWN_CONFIG)
     done = dfl("--config own.yaml", small=False)
@@ -577,8 +577,8 @@ def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, 
     arrays = arrays_of(done.run / "clients.npz")
     assert ((arrays["test_share"] >= 0) & (arrays["test_share"] <= 1)).all()
     graphs = arrays_of(done.run / "graphs.npz")
-    heard = graphs["sender"][(graphs["round"] == 1) & (graphs["receiver"] == 0) & graphs["selected"]]
-    assert sorted(heard.tolist()) == [1, 2, 3]
+    senders = graphs["sender"][(graphs["round"] == 1) & (graphs["receiver"] == 0) & graphs["selected"]]
+    assert sorted(senders.tolist()) == [1, 2, 3]
 
     again = dfl(["--config", str(done.run / "config.yaml")], small=False)
     assert rows_of(again.run, ["seconds"]) == rows_of(done.run, ["seconds"])
@@ -625,7 +625,7 @@ def test_an_exit_in_another_thread_is_found_too(dfl, here, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--selection.help", "Gossip"], ["--config", "afind", "--print_config"]])
-def test_the_parsers_own_exit_is_none(dfl, words):
+def test_exit_of_the_parser_is_not_a_mistake(dfl, words):
     done = dfl(words, small=False)
     assert (done.code, done.err) == (0, "")
 
@@ -640,7 +640,7 @@ def test_should_stop_ends_a_run_after_the_round(dfl, here, monkeypatch):
     assert len(rows_of(done.run)) == 1
 
 
-def test_an_error_in_a_users_class_outside_of_the_working_folder_is_placed(dfl, tmp_path_factory, monkeypatch):
+def test_error_outside_the_working_folder_is_located(dfl, tmp_path_factory, monkeypatch):
     room = tmp_path_factory.mktemp("elsewhere")
     (room / "broken_parts.py").write_text(
         "from dfl_lightning.callbacks import Gossip\n\nclass Broken(Gossip):\n    k = 2\n"
@@ -653,7 +653,7 @@ def test_an_error_in_a_users_class_outside_of_the_working_folder_is_placed(dfl, 
 
 
 # --- one parser for all commands of a process ------------------------------------------------------------------------
-def test_resolved_configs_are_printed_by_one_parser_that_forgets_what_was_asked(dfl, monkeypatch):
+def test_one_parser_prints_several_configs_independently(dfl, monkeypatch):
     made, make = [], cli.LightningCLI.setup_parser
     monkeypatch.setattr(cli.DFLCLI, "_made", {})
     monkeypatch.setattr(cli.LightningCLI, "setup_parser", lambda *args: made.append(args) or make(*args))
@@ -678,7 +678,7 @@ def outgoing(dfl, words):
     return [(spec["class_path"].rpartition(".")[2], spec["init_args"]) for spec in specs]
 
 
-def test_what_is_sent_is_one_class_or_a_list_of_them(dfl, tmp_path):
+def test_outgoing_is_one_class_or_a_list(dfl, tmp_path):
     noise, some = {"clip": 1.0, "sigma": 1.0}, {"share": 0.01}
     assert outgoing(dfl, "--config gossip") == []
     assert outgoing(dfl, "--config gossip --outgoing GaussianNoise") == [("GaussianNoise", noise)]
@@ -690,7 +690,7 @@ def test_what_is_sent_is_one_class_or_a_list_of_them(dfl, tmp_path):
     assert outgoing(dfl, "--config mine.yaml --outgoing null") == []
 
 
-def test_classes_of_other_families_and_options_of_others_are_refused_in_lists_too(dfl):
+def test_outgoing_lists_refuse_classes_and_options_of_other_families(dfl):
     for words, sentence in {
         "--outgoing Gossip": "outgoing 'Gossip' is a selection; outgoing policies are: ALittleIsEnough, CHOCO, ",
         "--outgoing [TopK,Gossip]": "outgoing 'Gossip' is a selection",
@@ -703,7 +703,7 @@ def test_classes_of_other_families_and_options_of_others_are_refused_in_lists_to
         assert sentence in done.err
 
 
-def test_a_run_takes_policies_of_what_is_sent_in_their_order_and_goes_on_with_them(dfl):
+def test_outgoing_policies_keep_their_order_and_must_match_on_resume(dfl):
     words = "--dropout Bernoulli --outgoing [TopK,SignFlip] --outgoing.fraction 0.4 --trainer.max_rounds 1"
     done = dfl(f"--config gossip {words}")
     assert "Bernoulli + TopK + SignFlip + Gossip + Uniform" in done.out

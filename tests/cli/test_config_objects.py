@@ -115,7 +115,7 @@ SLOTS = {
 
 
 def with_it(value, canary):
-    """A value with something in the place of `HERE`."""
+    """Put a canary into the value instead of `HERE`."""
     if value == HERE:
         return canary
     if isinstance(value, dict):
@@ -158,7 +158,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_config_makes_nothing_that_does_not_fit(here, capsys, slot):
+def test_config_does_not_make_unsuitable_objects(here, capsys, slot):
     """One of the objects in each place, by turns."""
     names, number = list(CANARIES), list(SLOTS).index(slot)
     check_slot(slot, [names[number % len(names)]], capsys)
@@ -166,7 +166,7 @@ def test_a_config_makes_nothing_that_does_not_fit(here, capsys, slot):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slot", SLOTS)
-def test_a_config_makes_nothing_at_all_that_does_not_fit(here, capsys, slot):
+def test_config_makes_no_unsuitable_object_in_any_place(here, capsys, slot):
     check_slot(slot, CANARIES, capsys)
 
 
@@ -184,7 +184,7 @@ def check_slot(slot, names, capsys):
             assert (code, len(err.splitlines())) == (2, 1), (name, words, err)
 
 
-def test_the_canaries_would_sing(here):
+def test_canary_class_leaves_its_file(here):
     import own
 
     own.Touch()
@@ -207,7 +207,7 @@ def made(path, **arguments):
 
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.filterwarnings("ignore")
-def test_no_data_set_gets_a_function_that_starts_or_reads_things(here, capsys, name):
+def test_data_sets_refuse_functions_that_run_commands_or_read_files(here, capsys, name):
     """A data pipe calls a function with whatever the config says."""
     pipes = "torch.utils.data.datapipes.map"
     words = made(f"{pipes}.SequenceWrapper", sequence=["touch canary", "touch canary"])
@@ -237,7 +237,7 @@ FITTING = {
     "a metric": ("model.metrics", [made("MulticlassRecall", num_classes=10)]),
     "a profiler": ("trainer.profiler", made("lightning.pytorch.profilers.PassThroughProfiler")),
 }
-"""Keys and what may stand there; a function that is a class's default, as in `own.Pairs`, is no config's doing."""
+"""Keys and permitted values; a function may be a class's default, as in `own.Pairs`: no config has named it."""
 
 
 @pytest.mark.parametrize("name", FITTING)
@@ -290,7 +290,7 @@ def test_a_function_makes_what_it_says():
     assert not returns(len, (object,))
 
 
-def test_a_module_called_like_one_of_pythons_is_not_pythons(monkeypatch, tmp_path):
+def test_users_module_may_share_a_name_with_the_standard_library(monkeypatch, tmp_path):
     (tmp_path / "test.py").write_text("class Net: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import test
@@ -300,7 +300,7 @@ def test_a_module_called_like_one_of_pythons_is_not_pythons(monkeypatch, tmp_pat
     assert is_pythons_own(print)
 
 
-def test_a_loss_that_is_false_is_a_loss():
+def test_loss_that_is_falsy_is_used():
     class Empty(torch.nn.ModuleList):
         def forward(self, scores, labels):
             return scores.sum()

@@ -17,7 +17,7 @@ def test_keys_are_in_the_order_of_a_method_section(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_first_line_says_what_it_is_on_a_line_of_its_own(name):
+def test_first_line_describes_the_config_in_one_sentence(name):
     first = CONFIGS[name].read_text().splitlines()[0]
     assert first.startswith("# ")
     assert first.endswith(".")
@@ -63,7 +63,7 @@ OF_ALL = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_training_is_that_of_all_configs_or_the_head_says_why(name):
+def test_training_is_the_common_one_or_the_head_explains(name):
     text = CONFIGS[name].read_text()
     model = yaml.safe_load(text)["model"]
     training = {key: value for key, value in model.items() if key in OF_ALL or key in ("local_steps", "lr_scheduler")}

@@ -17,7 +17,7 @@ FIT = [
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch, capsys):
-    """What a command records and what it prints."""
+    """Run a command; return its exit code, its record and what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ENDING, str(tmp_path / "ending.json"))
 
@@ -57,7 +57,7 @@ def test_missing_files_are_recorded_as_such(ended, data):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_damaged_checkpoint_is_recorded_with_its_predecessor_if_that_is_whole(ended, tmp_path, whole):
+def test_damaged_checkpoint_is_recorded_with_its_intact_predecessor(ended, tmp_path, whole):
     assert ended(*FIT, "--trainer.max_rounds=2")[0] == 0
     (run_folder,) = tmp_path.glob("runs/*/*")
     last, previous = run_folder / FOLDER / LAST, run_folder / FOLDER / PREVIOUS
@@ -69,14 +69,14 @@ def test_a_damaged_checkpoint_is_recorded_with_its_predecessor_if_that_is_whole(
     assert ending.previous == (str(previous) if whole else None)
 
 
-def test_a_record_that_cannot_be_written_hides_nothing(ended, monkeypatch, tmp_path):
+def test_unwritable_record_does_not_hide_the_error(ended, monkeypatch, tmp_path):
     monkeypatch.setenv(ENDING, str(tmp_path / "nowhere" / "ending.json"))
     code, ending, printed = ended(*FIT, "--topology=ring_of_rings")
     assert (code, ending) == (2, None)
     assert "ring_of_rings" in printed
 
 
-def test_what_is_no_record_is_none(tmp_path):
+def test_other_files_are_read_as_no_record(tmp_path):
     file = tmp_path / "ending.json"
     for text in ("", "{", "[]", json.dumps({"code": 2}), json.dumps({"code": 2, "sentence": "", "other": 1})):
         file.write_text(text)

@@ -82,7 +82,7 @@ def code_of(words):
 
 
 @pytest.mark.parametrize(("words", "code"), TABLE, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_exit_code(words, code, finished, tmp_path, monkeypatch, capsys):
+def test_each_ending_has_its_exit_code(words, code, finished, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "exit_code_callbacks", raising=False)
@@ -93,7 +93,7 @@ def test_exit_code(words, code, finished, tmp_path, monkeypatch, capsys):
     assert len(said.splitlines()) == (code != 0), said
 
 
-def test_our_own_mistake_is_1(tmp_path, monkeypatch, capsys):
+def test_bug_of_the_library_exits_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_build_and_run", math.sqrt)  # called with three arguments, from within the library
     assert cli.run("fit", TINY) == 1
@@ -102,7 +102,7 @@ def test_our_own_mistake_is_1(tmp_path, monkeypatch, capsys):
     assert said.endswith("(DFL_DEBUG=1 shows where)")
 
 
-def test_nobody_reads_is_141(tmp_path, monkeypatch):
+def test_closed_output_exits_with_141(tmp_path, monkeypatch):
     def broken(*words):
         raise BrokenPipeError
 

@@ -249,7 +249,7 @@ def test_a_fine_tuned_model_scores_what_the_run_reported(tmp_path, monkeypatch, 
             assert not torch.equal(network.eval()(x), scores)
 
 
-def test_a_run_without_fine_tuning_or_config_has_no_fine_tuned_models(clients, tmp_path, capsys):
+def test_run_without_fine_tuning_or_config_exports_no_tuned_models(clients, tmp_path, capsys):
     path = clients[0].run.path
     assert main([str(path), "--finetuned"]) == 2
     assert "does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned" in capsys.readouterr().err
@@ -263,7 +263,7 @@ def test_a_run_without_fine_tuning_or_config_has_no_fine_tuned_models(clients, t
     assert file.name == "client_0.safetensors"
 
 
-def test_an_error_is_an_ordinary_exception_from_python_and_with_debug(tmp_path, monkeypatch):
+def test_errors_are_exceptions_in_python_and_with_debug(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="give a run folder"):
         export(tmp_path)
     monkeypatch.setenv("DFL_DEBUG", "1")

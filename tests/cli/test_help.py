@@ -1,4 +1,4 @@
-"""What `--help`, `--list` and `--version` say, and what they do not wait for."""
+"""Answers of `--help`, `--list` and `--version`, which load no slow module."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_nothing_slow_is_loaded_to_say_what_a_command_takes():
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_list_made_from_the_source_is_that_of_the_classes(group):
+def test_list_from_the_source_equals_that_of_the_classes(group):
     listed = class_names(keys.GROUPS[group])
     assert listed == {name: first_line(cls) for name, cls in shipped_classes(group).items()}
 

@@ -1,4 +1,4 @@
-"""What a command has imported before its first round, and that it ends as every Python does."""
+"""A command imports little before its first round, and ends as every Python process does."""
 
 import gc
 import importlib
@@ -51,7 +51,7 @@ class Leaves(Monitor):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Of a run of `dfl-fit` in a Python of its own: what it has imported, and how it ends, is no fork's matter."""
+    """Run `dfl-fit` in a Python process of its own, since a fork would have other imports and another end."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "of_the_end.py").write_text(OF_THE_END)
     (folder / "small.yaml").write_text(yaml.safe_dump(CONFIG))
@@ -62,23 +62,23 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_nothing_heavy_is_imported_before_the_first_round_of_a_run_that_needs_it_not(folder):
+def test_unneeded_heavy_modules_are_not_imported_before_training(folder):
     noted = json.loads((folder / "noted.json").read_text())
     assert HEAVY & set(noted["modules"]) == set()
 
 
-def test_the_collector_works_in_a_run_and_passes_over_what_was_imported(folder):
+def test_garbage_collector_is_on_and_ignores_imported_objects(folder):
     noted = json.loads((folder / "noted.json").read_text())
     assert noted["garbage"] == [True, *gc.get_threshold()]
     assert noted["frozen"] > 100_000
 
 
 @pytest.mark.parametrize(("file", "text"), [("handler", "called"), ("cycle", "written"), ("thread", "ended")])
-def test_exit_handlers_open_files_and_threads_end_as_ever(folder, file, text):
+def test_exit_handlers_open_files_and_threads_end_as_usual(folder, file, text):
     assert (folder / f"{file}.txt").read_text() == text
 
 
-def test_a_process_of_somebody_elses_keeps_its_collector(monkeypatch):
+def test_loading_leaves_the_collector_of_a_callers_process(monkeypatch):
     monkeypatch.setattr(loading, "_is_own", False)
     frozen = gc.get_freeze_count()
     with loading.loading():

@@ -101,7 +101,7 @@ def test_a_class_is_named_in_every_form(words):
         (["--selection.help", "Uniform"], "is an aggregation"),
     ],
 )
-def test_a_page_that_there_is_not(words, sentence):
+def test_unknown_help_pages_are_refused(words, sentence):
     with pytest.raises(UserError) as caught:
         options_page(words)
     assert sentence in str(caught.value)
@@ -114,6 +114,6 @@ def test_arguments_of_classes_are_left_to_the_parser(capsys):
     assert "AdaptiveThreshold" in capsys.readouterr().out
 
 
-def test_what_a_base_says_about_an_argument_is_found():
+def test_argument_descriptions_of_base_classes_are_found():
     assert set(parameters_of(callbacks.AFIND)) <= set(descriptions(callbacks.AFIND))
     assert descriptions(test_topologies_are_named) == {}

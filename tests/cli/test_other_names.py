@@ -43,7 +43,7 @@ def refusal(*argv):
         ("--lr-scheduler StepLR", "'--model.lr_scheduler'"),
     ],
 )
-def test_another_programs_option_is_answered_with_ours(words, ours):
+def test_option_of_another_program_suggests_ours(words, ours):
     assert f"; did you mean {ours}?" in refusal(*words.split())
 
 
@@ -59,13 +59,13 @@ def test_another_programs_option_is_answered_with_ours(words, ours):
         ("trainer: {rounds: 3}", "trainer has no option 'rounds'; did you mean 'max_rounds'?"),
     ],
 )
-def test_so_is_a_key_of_a_config(text, sentence, tmp_path):
+def test_key_of_another_programs_config_suggests_ours(text, sentence, tmp_path):
     (tmp_path / "theirs.yaml").write_text(text)
     assert sentence in refusal("--config", str(tmp_path / "theirs.yaml"))
 
 
 def exists(option):
-    """Whether some class of the group, or the section, has the option."""
+    """Return True if a class of the group, or the section, has the option."""
     group, _, name = option.rpartition(".")
     if not group:
         return option in (*TOP_LEVEL, "config", *_FLAGS)
@@ -79,7 +79,7 @@ def test_every_option_that_is_named_exists(option):
     assert exists(option)
 
 
-def test_no_name_of_ours_is_taken_for_another_ones():
+def test_our_options_are_not_taken_for_other_programs_options():
     assert not set(OTHER_NAMES) & {*TOP_LEVEL, *_FLAGS}
     for section, options in SECTIONS.items():
         for name in options:

@@ -1,4 +1,4 @@
-"""How the commands that train nothing end."""
+"""Exit codes and sentences of the commands that train nothing."""
 
 import pytest
 
@@ -31,7 +31,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_it_ends_in_one_sentence_and_its_exit_code(name, capsys, monkeypatch):
+def test_errors_end_in_one_sentence_and_an_exit_code(name, capsys, monkeypatch):
     monkeypatch.delenv("DFL_DEBUG", raising=False)
     error, code, sentence = OUTCOMES[name]
     assert end("dfl-x", raising(error)) == code
@@ -41,19 +41,19 @@ def test_it_ends_in_one_sentence_and_its_exit_code(name, capsys, monkeypatch):
     assert said.out == ""
 
 
-def test_its_own_code_is_kept():
+def test_exit_code_of_the_command_is_kept():
     assert end("dfl-x", lambda: 7) == 7
 
 
 @pytest.mark.parametrize("error", [UserError("no such thing"), ZeroDivisionError("by zero")])
-def test_whoever_looks_for_a_bug_sees_it(error, monkeypatch):
+def test_debug_mode_raises_the_error(error, monkeypatch):
     monkeypatch.setenv("DFL_DEBUG", "1")
     with pytest.raises(type(error)):
         end("dfl-x", raising(error))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_words_that_it_does_not_know_are_one_sentence(command, capsys, monkeypatch):
+def test_unknown_options_are_refused_in_one_sentence(command, capsys, monkeypatch):
     monkeypatch.delenv("DFL_DEBUG", raising=False)
     assert COMMANDS[command](["--no-such-option"]) == 2
     said = capsys.readouterr().err

@@ -22,7 +22,7 @@ from dfl_lightning.cli.classes.registry import (
 
 
 @pytest.mark.parametrize("group", [*GROUPS, *LIBRARY_GROUPS])
-def test_every_short_name_of_a_group_is_a_concrete_class_of_it(group):
+def test_short_names_of_a_group_are_its_concrete_classes(group):
     classes = shipped_classes(group)
     assert classes
     for name, cls in classes.items():
@@ -38,7 +38,7 @@ def test_every_exported_policy_belongs_to_a_group():
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_shipped_class_says_in_a_sentence_what_it_does_and_what_its_options_mean(group):
+def test_shipped_classes_describe_themselves_and_their_options(group):
     for cls in shipped_classes(group).values():
         assert first_line(cls).endswith("."), cls
         own = inspect.signature(cls.__init__).parameters
@@ -56,7 +56,7 @@ def test_every_class_can_be_named_alone(group):
         assert required == needed.get(cls, set()), cls
 
 
-def test_options_go_up_the_bases_only_where_keywords_are_passed_on():
+def test_options_include_those_of_bases_that_receive_keywords():
     digits, fashion = parameters_of(data.Digits), parameters_of(data.FashionMNIST)
     assert next(iter(digits)) == "test_fraction"
     assert digits["test_fraction"].default == 0.25
@@ -86,7 +86,7 @@ class Typed:
         pass
 
 
-def test_null_is_a_value_only_where_the_type_or_the_default_says_so():
+def test_null_is_accepted_if_type_or_default_allows_it():
     taken = [name for name, parameter in parameters_of(Typed).items() if may_be_null(parameter)]
     assert taken == ["perhaps", "text", "anything", "untyped", "unset"]
     digits = parameters_of(data.Digits)
@@ -104,12 +104,12 @@ def test_shipped_classes_name_all_their_options(group):
     assert not any(map(leaves_keywords_open, shipped_classes(group).values()))
 
 
-def test_a_users_class_and_a_function_may_take_more_than_they_name():
+def test_users_classes_and_functions_may_take_open_keywords():
     assert leaves_keywords_open(WithKeywords)
     assert leaves_keywords_open(class_of("model.network", "torchvision.models.resnet18"))
 
 
-def test_a_network_may_be_made_by_a_function_and_a_policy_may_not():
+def test_functions_may_make_networks_but_not_policies():
     assert "weights" in parameters_of(class_of("model.network", "torchvision.models.resnet18"))
     with pytest.raises(UserError, match="is not a class"):
         class_of("selection", "torchvision.models.resnet18")

@@ -23,7 +23,7 @@ def test_a_config_is_the_one_that_is_printed(name, capsys):
     assert resolved == yaml.safe_load(capsys.readouterr().out)
 
 
-def test_a_class_takes_what_it_passes_on():
+def test_class_accepts_the_options_of_its_bases():
     assert resolve(["--config=forecast", "--data.seed=3"])["data"]["init_args"]["seed"] == 3
 
 
@@ -69,7 +69,7 @@ def test_the_columns_are_those_that_the_run_then_has(config, more, tmp_path, cap
     assert found <= set(expected)
 
 
-def test_what_runs_have_in_common_is_made_once_and_changes_nothing(monkeypatch):
+def test_common_parts_of_runs_are_made_once_without_effect(monkeypatch):
     made, loaded = [], []
     make, load = build.make_engine, Digits.load
     monkeypatch.setattr(build, "make_engine", lambda *of: made.append(of) or make(*of))

@@ -78,9 +78,9 @@ def rows(folder):
     return read_checkpoint(folder / "checkpoints" / "last.ckpt")["state_dict"]["bank.rows.models"]
 
 
-# --- go on ------------------------------------------------------------------------------------------------------------
+# --- resume -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["", "checkpoints/last.ckpt"])
-def test_a_run_goes_on_by_its_name_alone(dfl, here, run, name):
+def test_run_resumes_by_its_name_alone(dfl, here, run, name):
     assert dfl("fit", "--ckpt_path", run / name, "--trainer.max_rounds", "4")[::2] == (0, "")
     assert dfl("fit", "--config", "small.yaml", "--trainer.max_rounds", "4")[0] == 0
     (whole,) = (folder for folder in here.glob("runs/*/*") if folder != here / run)
@@ -88,13 +88,13 @@ def test_a_run_goes_on_by_its_name_alone(dfl, here, run, name):
     assert rows(run).equal(rows(whole))
 
 
-def test_the_number_of_rounds_that_is_given_last_counts_by_either_name(dfl, here, run):
+def test_last_given_number_of_rounds_counts_by_either_name(dfl, here, run):
     for name, many in (("max_epochs", 3), ("max_rounds", 4), ("max_epochs", 5)):
         assert dfl("fit", "--ckpt_path", run, f"--trainer.{name}", many)[::2] == (0, "")
         assert len(rounds(run)["round"]) == many
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_is_begun_again(dfl, here, run):
+def test_run_killed_before_its_first_checkpoint_must_begin_again(dfl, here, run):
     shutil.rmtree(here / run / "checkpoints")
     for command in (["fit", "--ckpt_path", run], ["test", run]):
         code, _, said = dfl(*command)
@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_begun_again(dfl, h
 
 @pytest.mark.parametrize(("words", "what"), [(["--seed_everything", 1], "seed"), (["--data.val_fraction", 0], "data")])
 def test_an_evaluation_on_other_samples_is_warned_of(dfl, run, words, what):
-    """Of which a client may have seen some in its training."""
+    """Other samples may have been in a client's training data."""
     assert dfl("test", run)[0] == 0  # without a warning, which would be an error here
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -114,7 +114,7 @@ def test_an_evaluation_on_other_samples_is_warned_of(dfl, run, words, what):
     assert re.search(f"warning: .*last.ckpt: {what} is .* so clients may be tested on samples", said)
 
 
-def test_a_fork_that_changes_nothing_ends_like_the_run_would_have(dfl, here, run):
+def test_fork_without_changes_ends_like_the_resumed_run(dfl, here, run):
     assert dfl("fit", "--ckpt_path", run, "--fork", "--trainer.max_rounds", "3")[::2] == (0, "")
     fork = other_than(here, run)
     assert written(fork)["forked_from"]["changed"] == {}
@@ -123,7 +123,7 @@ def test_a_fork_that_changes_nothing_ends_like_the_run_would_have(dfl, here, run
     assert rows(run).equal(rows(fork))
 
 
-def test_a_fork_by_name_alone_takes_the_runs_settings_and_the_typed_ones(dfl, here, run):
+def test_fork_by_name_takes_the_runs_and_the_typed_settings(dfl, here, run):
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     words = ["--fork", "--model.optimizer.lr", "0.01", "--trainer.max_rounds", "3"]
     assert dfl("fit", "--ckpt_path", run, *words)[::2] == (0, "")
@@ -141,7 +141,7 @@ def test_a_config_that_is_given_is_the_one_that_counts(dfl, run):
     assert "k is 2 in the checkpoint and 3 in this run; --fork starts a new run from it" in err
 
 
-def test_a_run_that_goes_on_stays_in_its_folder_and_says_so(dfl, here, run):
+def test_resumed_run_stays_in_its_folder_and_says_so(dfl, here, run):
     words = ["--ckpt_path", run, "--trainer.max_rounds", "3", "--trainer.default_root_dir"]
     code, out, _ = dfl("fit", *words, "other")
     place = "trainer.default_root_dir=other: the run goes on in its own folder"
@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_stays_in_its_folder_and_says_so(dfl, here, run):
     assert len(rounds(run)["round"]) == 4
 
 
-def test_explain_says_where_a_run_goes_on_and_what_a_resume_would_refuse(dfl, here, run):
+def test_explain_names_the_resumed_folder_and_refuses_like_a_resume(dfl, here, run):
     before = sorted(path.name for path in (here / run).rglob("*"))
     words = ["--ckpt_path", run, "--trainer.max_rounds", "5", "--explain"]
     code, out, _ = dfl("fit", *words)
@@ -174,7 +174,7 @@ def test_an_evaluation_starts_no_run(dfl, run):
     )
 
 
-def test_a_fork_of_nothing_is_refused(dfl, here, small_run):
+def test_fork_without_a_run_is_refused(dfl, here, small_run):
     code, _, err = dfl("fit", "--config", "small.yaml", "--fork")
     assert (code, err) == (
         2,
@@ -246,7 +246,7 @@ def test_options_override_the_runs_own(dfl, run):
         ("fit", ["what", "--config", "small.yaml"], "'what' belongs to no option; options begin with --"),
     ],
 )
-def test_a_word_in_the_wrong_place_is_answered_by_one_sentence(dfl, run, command, words, answer):
+def test_misplaced_words_are_refused_in_one_sentence(dfl, run, command, words, answer):
     code, out, err = dfl(command, *(word.replace("RUN", str(run)) for word in words))
     shown = answer.replace("RUN", str(run)) if "folder: dfl" not in answer else answer
     assert (code, out, err) == (2, "", f"dfl-{command}: {shown}\n")
@@ -277,7 +277,7 @@ def test_an_evaluation_needs_data_of_its_kind(dfl, here, small_run, command, mis
 
 
 # --- what to type -----------------------------------------------------------------------------------------------------
-def test_the_command_is_called_as_it_was_called(tmp_path, monkeypatch):
+def test_suggested_command_has_the_name_that_was_typed(tmp_path, monkeypatch):
     program = tmp_path / "bin" / "dfl-fit"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -293,7 +293,7 @@ def test_the_command_is_called_as_it_was_called(tmp_path, monkeypatch):
 
 # --- where a run comes from -------------------------------------------------------------------------------------------
 def written(folder):
-    """What config.yaml and summary.json say about where a run comes from."""
+    """Read from config.yaml and summary.json where a run comes from."""
     config, summary = (
         yaml.safe_load((folder / "config.yaml").read_text()),
         json.loads((folder / "summary.json").read_text()),
@@ -314,7 +314,7 @@ def other_than(here, *folders):
     return new.relative_to(here)
 
 
-def test_a_fork_says_where_it_comes_from_and_how_it_is_repeated(dfl, here, run):
+def test_fork_records_its_origin_and_how_to_repeat_it(dfl, here, run):
     assert written(run) == {}
     words = ["--trainer.max_rounds", "4", "--fork", "--ckpt_path", run]
     code, out, _ = dfl("fit", *words, "--model.optimizer.lr", "0.01", "--aggregation", "SampleWeighted")
@@ -400,7 +400,7 @@ def test_changes_are_named_by_their_options():
 @pytest.mark.parametrize(
     "written", ["forked_from: runs/a", "forked_from: {round: x}", "changed_on_resume: [{round: 1, changed: [3]}]"]
 )
-def test_a_history_that_no_run_wrote_is_refused(dfl, here, written):
+def test_malformed_history_is_refused(dfl, here, written):
     (here / "other.yaml").write_text(f"{SMALL}{written}\n")
     key = written.partition(":")[0]
     answer = f"dfl-fit: other.yaml: {key} is a note that runs write; leave it as it was, or remove it\n"

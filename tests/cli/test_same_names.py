@@ -78,7 +78,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """What each command said in a process where every shipped class has a namesake."""
+    """Run each command in a process where every shipped class has a namesake; return its code and output."""
     folder = tmp_path_factory.mktemp("names")
     (folder / "own.py").write_text(OWN)
     (folder / "nested.yaml").write_text(NESTED)
@@ -124,7 +124,7 @@ def test_nothing_is_lost_on_the_way_to_the_parser(told):
     }
 
 
-def test_an_import_path_means_ones_own_class(told):
+def test_import_path_means_the_users_class(told):
     for name in ("own", "own file"):
         code, out, err = told[name]
         assert (code, err) == (0, "")
@@ -132,7 +132,7 @@ def test_an_import_path_means_ones_own_class(told):
     assert yaml.safe_load(told["own file"][1])["data"]["class_path"] == "own.Digits"
 
 
-def test_a_run_can_be_explained_and_help_is_as_ever(told):
+def test_explain_and_help_work_as_usual(told):
     assert told["explained"][0] == 0, told["explained"][2]
     assert told["explained"][1].endswith("nothing was trained\n")
     for name in ("help", "help of a class", "all help"):
@@ -141,7 +141,7 @@ def test_a_run_can_be_explained_and_help_is_as_ever(told):
     assert "--selection.k whole number|all" in told["help of a class"][1]
 
 
-def test_a_misspelt_name_is_answered_as_ever(told):
+def test_misspelt_name_is_answered_as_usual(told):
     code, _, err = told["mistake"]
     assert code == 2
     assert err.startswith("dfl-fit: selection: there is no 'Gosip'; did you mean 'Gossip'? (selections are: AFIND, ")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM to a real command: exit codes, a sentence, and a run that goes on as if nothing had been."""
+"""Ctrl-C and SIGTERM to a real command: exit codes, one sentence, and a run that resumes unchanged."""
 
 import shlex
 import signal
@@ -94,7 +94,7 @@ def stopped(command, tmp_path, signum, after=2):
 @pytest.mark.parametrize(
     ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
-def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, here, tmp_path, signum, code):
+def test_signal_saves_the_run_which_resumes_unchanged(command, here, tmp_path, signum, code):
     folder, returned, _, err = stopped(command, tmp_path, signum)
     assert returned == code
     done = len(table(folder))
@@ -151,14 +151,14 @@ def test_the_sentence_after_ctrl_c_can_be_typed(here, tmp_path, capsys):
     assert list(tmp_path.glob("*/small/*")) == [folder]
 
 
-def test_without_checkpoints_nothing_is_said_about_going_on(here, tmp_path):
+def test_without_checkpoints_no_resume_is_suggested(here, tmp_path):
     (tmp_path / "own.py").write_text(STOP)
     code, _, err = here("--trainer.enable_checkpointing", "false", "--trainer.callbacks", "own.Stop")
     assert code == 130
     assert err.rstrip().endswith("complete rounds; no checkpoint was kept (trainer.enable_checkpointing=false)")
 
 
-def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
+def test_closed_pipe_is_not_reported_as_a_bug(tmp_path):
     words = [sys.executable, "-c", "from dfl_lightning.cli.main import fit; fit()", "--list"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()

@@ -33,7 +33,7 @@ def test_closed_output_is_refused_before_anything_is_loaded():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
-def test_full_output_is_a_sentence(unbuffered):
+def test_full_output_gives_one_sentence(unbuffered):
     done = shell(f"{DFL} --help > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 2
     assert done.stderr == (
@@ -42,7 +42,7 @@ def test_full_output_is_a_sentence(unbuffered):
 
 
 @pytest.mark.slow
-def test_what_an_encoding_lacks_is_printed_as_ascii(tmp_path):
+def test_unencodable_characters_are_printed_as_ascii(tmp_path):
     words = f"cd {tmp_path} && {DFL} {' '.join(SMALL)} --explain 2>&1 <&-"
     done = shell(words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stdout
@@ -69,7 +69,7 @@ class Full(io.RawIOBase):
         return len(data)
 
 
-def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
+def test_run_whose_output_gets_full_can_be_resumed(tmp_path, monkeypatch, capsys):
     """The banner fits, the third round does not; the run ends as on any error, and its rounds are kept."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
@@ -89,7 +89,7 @@ def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
     assert len((run / "metrics.csv").read_text().splitlines()) == 7
 
 
-def test_full_standard_error_ends_no_run(tmp_path, monkeypatch):
+def test_full_standard_error_does_not_end_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch, open(tmp_path / "disk", "wb") as file:
         full = Full(0, file)
@@ -114,13 +114,13 @@ BEGINNINGS = [
 ]
 
 
-def test_who_is_no_terminal_is_not_told(capsys):
+def test_loading_message_is_only_for_terminals(capsys):
     with _loading():
         pass
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_plain_run_prints_our_lines_and_a_terminal_is_told_what_it_waits_for_while_libraries_load(tmp_path):
+def test_run_prints_only_our_lines_and_a_loading_message(tmp_path):
     """A pseudo-terminal on standard error has nothing else at the end than at the beginning."""
     ours, theirs = os.openpty()
     words = [*shlex.split(DFL), *SMALL, "--trainer.max_rounds", "2", "--data.num_clients", "8"]

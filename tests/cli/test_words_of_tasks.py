@@ -1,4 +1,4 @@
-"""What a run on a task other than classes prints, writes, shows and exports: no image where there is none, no accuracy.
+"""Words of a run on another task than classes: in prints, files, pages and exports, without accuracies and images.
 
 Files, pages and messages name the score, the samples and the clients in the words of the task at hand.
 """
@@ -35,7 +35,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("config", SMALL)
-def test_a_run_speaks_in_the_words_of_its_task(config, tmp_path, monkeypatch, capsys):
+def test_run_uses_the_words_of_its_task(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
