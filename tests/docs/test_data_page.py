@@ -13,7 +13,7 @@ COMMANDS = re.findall(r"^dfl-fit (.*)$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_can_be_resolved_and_what_it_resolves_to_runs_the_same(command, tmp_path, monkeypatch, capsys):
+def test_resolved_config_of_each_command_resolves_to_itself(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run("fit", [*command.split(), "--print_config"]) == 0
     resolved = capsys.readouterr().out
@@ -22,7 +22,7 @@ def test_every_command_can_be_resolved_and_what_it_resolves_to_runs_the_same(com
     assert capsys.readouterr().out == resolved
 
 
-def test_there_is_a_command_for_each_way_to_divide_by_file_or_attack():
+def test_commands_cover_files_partitions_and_attacks():
     text = " ".join(COMMANDS)
     for name in ("FEMNIST", "CINIC10", "MNIST --data.partition ByWriter", "FlippedLabels", "Shards"):
         assert name in text

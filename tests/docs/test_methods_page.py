@@ -101,7 +101,7 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
 
 
 def numbers_of_a_model(config):
-    """Of a message that is called a model, in units of 4 bytes."""
+    """Count the numbers of a message that is called a model, in units of 4 bytes."""
     if config["model"]["shared"] == ["features.*"]:
         return BODY
     if config["aggregation"]["class_path"].endswith(".MaskedAverage"):
@@ -117,7 +117,7 @@ def numbers_of_a_model(config):
 
 
 def bytes_of_messages(config, folder, row, index):
-    """Of what is neither a model nor a part of one: PACFL's signatures, push-sum's numbers, prototypes."""
+    """Count the bytes of other messages than models and their parts: signatures, push-sum's numbers, prototypes."""
     if config["selection"]["class_path"].endswith(".PACFL"):
         assert ("messages_received" in row) is (index == 0)
         if index:
@@ -153,7 +153,7 @@ def bytes_of_messages(config, folder, row, index):
 
 
 def symbols(config, folder, metrics, index):
-    """What the letters under the table stand for in a round, as means over clients."""
+    """Return the values of the letters under the table in a round, as means over clients."""
     topology = load_topology(config["topology"], CLIENTS, config["seed_everything"])
     up = metrics[index]["active"]
     linked = float(topology.linked(index).mask[:CLIENTS, :CLIENTS].double().sum()) / CLIENTS
@@ -165,7 +165,7 @@ def symbols(config, folder, metrics, index):
         "m": CLIENTS,
         "c": topology.num_servers,
         "up": up,
-        "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # who has dropped out neither hears nor is heard
+        "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # dropped clients neither receive nor send
         "chosen": metrics[index]["neighbours"],
         "first": metrics[0]["neighbours"],
         "found": metrics[index]["neighbours"],
@@ -175,14 +175,14 @@ def symbols(config, folder, metrics, index):
 
 
 def kept_row_sets(config):
-    """What the policies and the objective keep in the bank from round to round beside the models themselves."""
+    """Return the row sets that the policies and the objective keep in the bank from round to round."""
     kept = set()
     for spec in config["outgoing"] or ():
         kept |= set(class_of("outgoing", spec["class_path"]).row_sets)
     for group in {*FAMILIES, "objective"} - set(LISTS):
         spec = config.get(group)
         if spec is None or (group == "substitution" and config.get("dropout") is None):
-            continue  # with nobody down, nobody is substituted
+            continue  # without dropouts there are no substitutes
         kept |= set(class_of(group, spec["class_path"])(**spec.get("init_args") or {}).row_sets)
     return kept
 
@@ -222,7 +222,7 @@ SENT = [("", 0)] + [
 ]
 
 
-def test_every_outgoing_policy_has_a_row_of_what_its_messages_cost():
+def test_every_outgoing_policy_has_a_row_of_message_costs():
     named = re.findall(r"`([A-Z]\w*)`", " ".join(row[0] for row in MESSAGES[1:]))
     assert sorted(named) == sorted(shipped_classes("outgoing"))
 
@@ -254,7 +254,7 @@ def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, mon
     assert float(metrics["bytes_received"]) == pytest.approx(expected)
 
 
-def test_the_readme_names_every_config_and_leaves_costs_to_the_table():
+def test_readme_names_every_config_and_links_the_cost_table():
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     section = readme.partition("## Methods")[2].partition("\n## ")[0]
     named = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]*)`", section))))

@@ -23,7 +23,7 @@ def page():
     return scope
 
 
-def test_the_words_of_the_page_run_from_the_users_own_file(tmp_path, monkeypatch, capsys):
+def test_command_of_the_page_runs_the_users_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "mine.py").write_text(DITTO, encoding="utf-8")
@@ -54,7 +54,7 @@ class Former(callbacks.Monitor):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_moons_previous_models_are_the_trained_ones_of_the_round_before(small_run, page, engine):
+def test_moon_uses_trained_models_of_the_previous_round(small_run, page, engine):
     former = Former()
     objective = {"objective": page["MOON"]()}
     run = small_run(

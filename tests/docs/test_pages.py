@@ -60,7 +60,7 @@ ELSEWHERE = {
 
 
 def spans(page):
-    """What stands in backticks, outside of blocks of code."""
+    """Find the texts in backticks, outside of blocks of code."""
     return re.findall(r"`([^`]+)`", FENCED.sub("", TEXTS[page]))
 
 
@@ -109,7 +109,7 @@ def fitting(page, words):
     return next((c for c in CONFIGS_OF.get(page, shipped("configs")) if objection(words, c) is None), None)
 
 
-def test_there_are_many_switches():
+def test_switches_are_found_on_the_pages():
     assert len(SWITCHES) > 80
     assert {page for page, _ in SWITCHES} >= {"README.md", *DEPARTURES}
     assert as_words("selection.rule: literal") == ["--selection.rule=literal"]
@@ -121,7 +121,7 @@ def test_there_are_many_switches():
     "words",
     ["--selection.mu 3", "selection.rules: literal", "trainer.rounds: 3", "--aggregation Mean", "model.epochs"],
 )
-def test_what_does_not_exist_is_noticed(words):
+def test_unknown_switches_are_noticed(words):
     assert fitting("docs/afind.md", as_words(words)) is None
 
 
@@ -167,7 +167,7 @@ def test_every_command_can_be_resolved(page, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", DEPARTURES)
-def test_every_way_back_to_the_letter_fits_into_a_run(page, tmp_path, monkeypatch, capsys):
+def test_options_of_every_departure_fit_into_a_run(page, tmp_path, monkeypatch, capsys):
     """The switches of a row together, on one of the page's configs: nothing is refused before the training."""
     monkeypatch.chdir(tmp_path)
     tried = 0
@@ -285,7 +285,7 @@ def test_a_page_begins_with_its_title(page):
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_every_row_of_a_table_has_as_many_cells_as_its_head(page):
+def test_table_rows_have_as_many_cells_as_their_head(page):
     for table in re.findall(r"(?:^\|.*\|\n)+", FENCED.sub("", TEXTS[page]), re.MULTILINE):
         rows = [re.sub(r"`[^`]*`|\\\|", "", row).count("|") for row in table.splitlines()]
         assert len(set(rows)) == 1, table.splitlines()[0]

@@ -49,19 +49,19 @@ class Judge(callbacks.Monitor):
                 stored = round.bank.rows(round.substitute_rows[0].rows)[p - n]
                 return stored + round.bank.rows("models")[i] if round.substitute_rows[0].relative else stored
 
-            heard = torch.nonzero(votes[i]).squeeze(1).tolist()
-            good = [p for p in heard if loss(model(p)) <= loss(model(i)) + MARGIN]
+            voters = torch.nonzero(votes[i]).squeeze(1).tolist()
+            good = [p for p in voters if loss(model(p)) <= loss(model(i)) + MARGIN]
             total = sum(float(votes[i, p]) for p in good)
             for p in good:
                 expected[i, p] = float(votes[i, p]) / total
-            self.lone += len(good) == 1 < len(heard)
+            self.lone += len(good) == 1 < len(voters)
             self.substitute_rows += any(p >= n for p in good)
         self.expected.append(expected)
         self.found.append(round.voters.dense(round.weights, 0.0))
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_the_aggregation_weighs_as_its_words_say(small_run, no_worse, down):
+def test_aggregation_weighs_as_the_page_says(small_run, no_worse, down):
     judge = Judge()
     policies = [callbacks.Gossip(3), judge, no_worse(MARGIN)]  # the judge looks before the models are mixed
     policies += [callbacks.Bernoulli(0.4, full_first_round=True), callbacks.Stale()] if down else []
@@ -70,11 +70,11 @@ def test_the_aggregation_weighs_as_its_words_say(small_run, no_worse, down):
     for found, expected in zip(judge.found, judge.expected, strict=True):
         torch.testing.assert_close(found, expected)
         assert found.shape == (6, 12 if down else 6)
-    assert judge.lone, "somebody's neighbours should all do worse"
+    assert judge.lone, "the neighbours of some client should all do worse"
     assert bool(judge.substitute_rows) == down
 
 
-def test_who_has_no_votes_keeps_its_row(small_run, no_worse):
+def test_client_without_votes_keeps_its_row(small_run, no_worse):
     kept = []
 
     class Look(callbacks.Monitor):
@@ -95,7 +95,7 @@ def test_the_aggregation_refuses_a_server(small_run, no_worse):
         small_run(1, policies=[callbacks.Gossip("all"), no_worse()], topology="server").fit()
 
 
-def test_the_words_of_the_page_run_from_the_users_own_file(tmp_path, monkeypatch, capsys):
+def test_command_of_the_page_runs_the_users_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
@@ -124,7 +124,7 @@ def test_types_are_as_the_table_says(small_run):
     class Look(callbacks.Monitor):
         def on_round_end(self, round):
             sizes = {"m": [round.num_clients], "n": [round.num_nodes]}
-            beside = dict.fromkeys(("similarity", "scores"), round.candidates) | {"substitute": round.selected}
+            links_of = dict.fromkeys(("similarity", "scores"), round.candidates) | {"substitute": round.selected}
             for row in PAGE.split("| field | type | meaning |")[1].split("\n\n")[0].splitlines()[2:]:
                 names, kind, _ = row.strip("|").split("|")
                 for name in re.findall(r"`(\w+)`", names):
@@ -136,7 +136,7 @@ def test_types_are_as_the_table_says(small_run):
                         assert isinstance(value, {"links": Links, "`LinkMemory`": LinkMemory}[kind.strip()]), name
                         continue
                     dtype, length = re.fullmatch(r" (\w+) \[(.*)\] ", kind).groups()
-                    wanted = [len(beside.get(name, round.voters))] if length == "E" else sizes[length]
+                    wanted = [len(links_of.get(name, round.voters))] if length == "E" else sizes[length]
                     assert (str(value.dtype), list(value.shape)) == (f"torch.{dtype}", wanted), name
 
     policies = [callbacks.AFIND(), callbacks.AdaptiveThreshold(), callbacks.Uniform(), callbacks.Bernoulli(0.3)]
@@ -144,7 +144,7 @@ def test_types_are_as_the_table_says(small_run):
     assert len(seen) >= 14
 
 
-def test_the_example_of_what_is_sent_sends_a_share_of_the_entries_and_costs_as_much(small_run):
+def test_outgoing_example_sends_and_charges_a_share_of_entries(small_run):
     scope: dict = {}
     exec(compile(SENDING, "policies.md", "exec"), scope)
     shares = []
@@ -178,8 +178,8 @@ def test_the_prediction_counts_classes(small_run, engine):
         assert run.trainer.run.clients["test_loss"][-1][client] == pytest.approx(losses.mean().item(), rel=1e-9)
 
 
-def test_the_list_of_everything_on_a_round_is_todays(load):
-    """Where it is not: python scripts/list_round.py."""
+def test_list_of_round_fields_is_up_to_date(load):
+    """If it is not, run python scripts/list_round.py."""
     script = load("list_round")
     assert script.PAGE.read_text(encoding="utf-8") == PAGE == script.with_list(PAGE)
     public = {name for name in {*dir(Round), *(f.name for f in dataclasses.fields(Round))} if not name.startswith("_")}

@@ -62,7 +62,7 @@ def test_every_comparison_that_is_quoted_can_be_made(compare, folder, capsys):
         assert run("fit", [*argv, *words.more.split(), "--explain"]) == 0, capsys.readouterr().err
 
 
-def test_the_table_of_the_toy_has_the_rows_and_columns_that_its_script_prints(compare):
+def test_toy_table_has_the_rows_and_columns_of_its_script(compare):
     section = (README.parent / "docs" / "toy.md").read_text(encoding="utf-8").split("compare.py toy`")[1]
     lines = re.findall(r"^\| *(.*?) *\|$", section, re.MULTILINE)
     head, _, *rows = ([cell.strip() for cell in re.split(r" *\| *", line)] for line in lines)

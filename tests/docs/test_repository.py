@@ -1,4 +1,4 @@
-"""What people expect of a repository beside code and pages."""
+"""Files that people expect of a repository in addition to code and pages."""
 
 import re
 import subprocess

