@@ -1,4 +1,4 @@
-"""What holds for every benchmark: examples in docstrings, and one sentence where it cannot measure."""
+"""Every benchmark: examples in docstrings hold, and one sentence explains if it cannot measure."""
 
 import doctest
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_examples_in_docstrings_hold(load, name):
 
 
 @pytest.mark.parametrize("name", ["bench_memory", "bench_scale"])
-def test_elsewhere_than_on_linux_it_is_one_sentence(load, name, monkeypatch, capsys):
+def test_other_systems_than_linux_are_refused_in_one_sentence(load, name, monkeypatch, capsys):
     bench = load(name)
     monkeypatch.setattr(bench, "PROC", Path("/no/such/file"))
     assert bench.main([]) == 2

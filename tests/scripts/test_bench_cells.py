@@ -13,7 +13,7 @@ def bench(load):
 
 
 @pytest.mark.slow
-def test_both_ways_are_rows_and_a_fork_takes_less(bench, capsys, monkeypatch):
+def test_forks_and_new_processes_are_rows_and_forks_take_less(bench, capsys, monkeypatch):
     monkeypatch.setenv("DFL_FORK_CELLS", "1")  # put back what it leaves
     assert bench.main(["--cells", "2", "--turns", "1"]) == 0
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]

@@ -21,7 +21,7 @@ def main(load):
 
 @pytest.fixture(scope="module")
 def measured(main, tmp_path_factory):
-    """What all sections print and write."""
+    """Run all sections; return what they print and the folder with what they write."""
     folder = tmp_path_factory.mktemp("bench")
     choice = ["--networks=MLP,MNISTCNN", "--configs=afind,fedavg"]
     printed = io.StringIO()
@@ -94,7 +94,7 @@ def test_losses_of_pairs_agree_with_the_naive_loop(numbers):
 
 
 @pytest.mark.parametrize("section", ["lightning", "systems"])
-def test_a_round_is_its_verbs_and_a_rest(numbers, section):
+def test_times_of_verbs_and_rest_add_up_to_the_round(numbers, section):
     for row in numbers[section]:
         assert len(row["rounds"]) == 2  # the first warms up
         counted = row["rounds"][1]
@@ -113,7 +113,7 @@ def test_systems_run_with_both_engines_to_the_same_accuracy(numbers):
         assert stacked == pytest.approx(loop, abs=0.05)
 
 
-def test_a_config_that_does_not_fit_is_named_with_its_reason(main, capsys):
+def test_config_that_does_not_fit_is_named_with_reason(main, capsys):
     assert main([*TINY, "--only=systems", "--configs=fdms"]) == 0  # five clients, five groups, half of them down
     assert "- fdms does not run on these data: dropout.rate=0.5 leaves 2 of 5 clients active" in capsys.readouterr().out
 
@@ -148,7 +148,7 @@ def test_one_thread_adds_a_row_by_processor_time(main, capsys):
 
 
 @pytest.mark.cpu_bits
-def test_no_gpu_is_one_sentence(main, capsys):
+def test_missing_gpu_is_refused_in_one_sentence(main, capsys):
     assert main(["--device=cuda"]) == 2
     assert capsys.readouterr().err == "bench_engine: --device cuda, but torch sees no GPU here; leave it out\n"
 
@@ -162,7 +162,7 @@ def test_no_gpu_is_one_sentence(main, capsys):
         (["--repeats=0"], "--repeats must be 1 or more, not 0"),
     ],
 )
-def test_a_mistake_is_one_sentence(main, capsys, words, sentence):
+def test_mistakes_are_refused_in_one_sentence(main, capsys, words, sentence):
     with pytest.raises(SystemExit):
         main(words)
     assert f"error: {sentence}" in capsys.readouterr().err

@@ -37,13 +37,13 @@ def test_a_federation_is_measured_in_a_process_of_its_own(bench, tmp_path, capsy
     assert "| 80 x 10, LeNet, B 16 |" in (tmp_path / "memory.md").read_text()
 
 
-def test_what_does_not_fit_is_left_out_with_a_sentence(bench, capsys):
+def test_federations_that_do_not_fit_are_skipped_and_named(bench, capsys):
     assert bench.main(["--only", "resnet", "--clients", "1000000"]) == 0
     assert "- 1000000 ResNet18 clients need 89391.7 GB for their rows, and" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_process_that_fails_is_told(bench, capfd):
+def test_failing_process_is_reported(bench, capfd):
     broken = bench.Setting("NoSuchNetwork", 2, 2, 2, 1, 0)
     with pytest.raises(SystemExit, match="the process of NoSuchNetwork ended with 1; see above"):
         bench.measure(broken)
@@ -51,7 +51,7 @@ def test_a_process_that_fails_is_told(bench, capfd):
 
 
 @pytest.mark.parametrize("number", ["1", "0", "-3"])
-def test_fewer_than_two_clients_are_no_federation(bench, capsys, number):
+def test_fewer_than_two_clients_are_refused(bench, capsys, number):
     with pytest.raises(SystemExit):
         bench.main([f"--clients={number}"])
     assert f"argument --clients: {number}; it must be 2 or more" in capsys.readouterr().err

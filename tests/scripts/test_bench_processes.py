@@ -21,6 +21,6 @@ def test_each_number_of_processes_is_a_row(bench, capsys):
     assert float(two[2]) > 0
 
 
-def test_what_takes_too_long_is_told(bench, capsys):
+def test_timeout_is_reported(bench, capsys):
     assert bench.main(["--clients", "32", "--degree=4", "--processes", "1", "--limit=0.01"]) == 1
     assert "not finished within 0 s" in capsys.readouterr().out

@@ -38,7 +38,7 @@ def test_an_exponent_is_a_slope_between_logarithms(bench, before, now, expected)
     assert bench.exponent(before, now) == pytest.approx(expected)
 
 
-def test_growth_is_told_within_a_system_and_where_both_were_measured(bench):
+def test_growth_compares_measured_cells_within_a_system(bench):
     cells = [measured("a", 100, 1, 8e6), measured("a", 1000, 10, 800e6), {"system": "a", "clients": 3000}]
     cells += [measured("b", 100, 1, 1), measured("b", 300, 9, 1)]
     assert bench.growth(cells, "seconds.wall") == ["", "1.0", "", "", "2.0"]
@@ -60,7 +60,7 @@ def test_tables_hold_what_was_measured(bench):
 
 
 @pytest.mark.slow
-def test_each_number_of_clients_is_measured_in_a_process_of_its_own(bench, tmp_path, capsys):
+def test_each_number_of_clients_is_measured_in_its_own_process(bench, tmp_path, capsys):
     words = ["--systems", "afind", "--clients", *map(str, CLIENTS), "--degree=4", "--samples=8", "--rounds=1"]
     assert bench.main([*words, f"--out={tmp_path}"]) == 0
     printed = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_each_number_of_clients_is_measured_in_a_process_of_its_own(bench, tmp_p
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_takes_too_long_is_not_run_and_told(bench, capsys):
+def test_cells_that_take_too_long_are_skipped_and_named(bench, capsys):
     words = ["--systems", "gossip", "--degree=4", "--samples=8", "--rounds=1", "--clients", "16", "1000", "3000"]
     assert bench.main([*words, "--limit=0.01"]) == 0
     printed = capsys.readouterr().out
@@ -90,12 +90,12 @@ def test_what_takes_too_long_is_not_run_and_told(bench, capsys):
 
 
 @pytest.mark.parametrize("words", [["--clients", "8"], ["--clients", "101", "--degree=5"]])
-def test_a_graph_that_cannot_be_is_one_sentence(bench, words, capsys):
+def test_impossible_graph_is_refused_in_one_sentence(bench, words, capsys):
     assert bench.main(words) == 2
     assert "every number of --clients must be above --degree" in capsys.readouterr().err
 
 
-def test_a_pool_of_writers_repeats_them_until_each_client_has_one(bench, tmp_path):
+def test_writer_pool_repeats_writers_until_each_client_has_one(bench, tmp_path):
     from benchmarks.pools import make_pool
 
     writers = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2])

@@ -31,7 +31,7 @@ def commands(load):
 
 @pytest.fixture(scope="module")
 def configs(commands):
-    """What each row's words amount to."""
+    """Resolve the command of each row to its config."""
 
     def resolved(words):
         printed = io.StringIO()
@@ -43,7 +43,7 @@ def configs(commands):
 
 
 # --- the comparison is fair -------------------------------------------------------------------------------------------
-def test_every_shipped_method_is_a_row_but_the_one_that_needs_clients_to_drop_out(toy):
+def test_every_shipped_method_for_these_data_is_a_row(toy):
     others = {"fdms", "forecast", "multilabel", "regression", "tabular", "text"}
     assert {words.split()[0] for words in toy.METHODS.values()} == set(shipped("configs")) - others
 
@@ -70,7 +70,7 @@ def test_all_rows_train_for_the_same_number_of_epochs(configs):
         assert first + (config["trainer"]["max_rounds"] - 1) * epochs == 150, name
 
 
-def test_who_takes_a_number_of_neighbours_takes_five(configs):
+def test_methods_with_a_number_of_neighbours_take_five(configs):
     budgets = {name: config["selection"].get("init_args", {}) for name, config in configs.items()}
     free = {
         "Local": 0,
@@ -102,18 +102,18 @@ def folder(tmp_path):
     return write
 
 
-def test_selected_neighbours_of_the_last_round_are_held_against_the_clusters(toy, folder):
+def test_precision_and_recall_compare_last_neighbours_with_clusters(toy, folder):
     edges = [(4, 0, 3, True), (5, 0, 1, True), (5, 0, 3, True), (5, 1, 0, True), (5, 2, 2, False), (5, 2, 3, False)]
     precision, recall = toy.found(folder(*edges))
-    assert precision == (1 / 2 + 1) / 2  # of clients 0 and 1, who selected somebody
-    assert math.isclose(recall, (1 / 2 + 1 / 2 + 0) / 3)  # of clients 0, 1 and 2, who have somebody to find
+    assert precision == (1 / 2 + 1) / 2  # of clients 0 and 1, which selected clients
+    assert math.isclose(recall, (1 / 2 + 1 / 2 + 0) / 3)  # of clients 0, 1 and 2, whose clusters have other clients
 
 
-def test_nobody_selected_has_no_precision(toy, folder):
+def test_no_selected_neighbours_have_no_precision(toy, folder):
     assert toy.found(folder((5, 0, 0, False), (5, 1, 1, False))) is None
 
 
-def test_what_a_server_selects_is_no_neighbour(toy, folder):
+def test_clients_selected_by_a_server_are_not_neighbours(toy, folder):
     assert toy.found(folder((5, 4, 0, True), (5, 4, 3, True))) is None
 
 
@@ -140,7 +140,7 @@ def test_a_cell_has_the_mean_over_seeds(toy, folder):
 
 # --- what comes out ---------------------------------------------------------------------------------------------------
 class Outcome(NamedTuple):
-    """What is compared of a run."""
+    """Numbers of a run that are compared."""
 
     last: float  # accuracy in the last round, points, mean over clients
     chosen: float  # the same of each client's best on validation
@@ -150,7 +150,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(scope="module")
 def train(load, commands, toy, tmp_path_factory):
-    """A row's outcome, with one seed."""
+    """Run the method of a row with one seed and return its outcome."""
 
     def outcome(name, seed, *options):
         summary = load("compare").one([*commands[name], *options], seed, tmp_path_factory.mktemp("toy"))
@@ -171,12 +171,12 @@ def short(train):
 
 
 @pytest.mark.parametrize("name", ["AFIND+", "PANMLoss", "PANMGrad", "DPFL"])
-def test_after_eight_rounds_who_looks_for_friends_has_found_them_and_is_above_local(short, name):
+def test_searching_methods_find_clusters_and_beat_local_in_eight_rounds(short, name):
     assert short[name].precision > 0.9
     assert short["Oracle(5)"].last + 2 > short[name].last > short["Local"].last + 3
 
 
-def test_after_eight_rounds_local_is_below_the_cluster_and_above_gossip(short):
+def test_local_is_between_oracle_and_gossip_after_eight_rounds(short):
     assert short["Oracle(5)"].last - 6 > short["Local"].last > short["Gossip(5)"].last + 15
 
 
@@ -197,14 +197,14 @@ def always(better, worse, margin):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FINDERS)
-def test_who_finds_its_cluster_is_near_the_oracle_and_far_above_local(full, name):
+def test_methods_that_find_clusters_reach_oracle_and_beat_local(full, name):
     assert abs(mean(full[name]) - mean(full["Oracle(5)"])) < 3
     assert always(full[name], full["Local"], 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["AFIND+", "PANMLoss", "PANMGrad", "DPFL", "PENS"])
-def test_selected_neighbours_are_of_the_own_cluster(full, name):
+def test_selected_neighbours_belong_to_the_receivers_cluster(full, name):
     assert min(outcome.precision for outcome in full[name]) > 0.9
 
 
@@ -216,18 +216,18 @@ def test_mixing_with_both_clusters_is_below_local(full, name):
 
 
 @pytest.mark.slow
-def test_a_model_of_both_clusters_is_worth_fine_tuning(full):
+def test_fine_tuned_model_of_both_clusters_beats_local(full):
     assert always(full["FedAvg-FT"], full["Local"], 3)
     assert always(full["Oracle(5)"], full["FedAvg-FT"], 1)
 
 
 @pytest.mark.slow
-def test_letters_are_below_their_defaults(full):
+def test_variants_as_printed_are_below_the_defaults(full):
     assert mean(full["AFIND+"]) > mean(full["AFIND+ as printed"]) + 2
     assert mean(full["PANMGrad"]) > mean(full["PANM as printed"]) + 2
 
 
 @pytest.mark.slow
-def test_a_client_that_keeps_its_best_model_on_validation_gains_even_by_gossip(full):
+def test_keeping_the_best_validated_model_gains_even_with_gossip(full):
     assert mean(full["Gossip(5)"], "chosen") > mean(full["Local"], "chosen") + 2
     assert mean(full["Oracle(5)"], "chosen") > mean(full["Gossip(5)"], "chosen") + 2

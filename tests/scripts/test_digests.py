@@ -20,13 +20,13 @@ def digests(load):
 
 
 def left(number=0.5, **more):
-    """What a run may have left."""
+    """Make contents of a finished run."""
     return {"models": {"rows": torch.tensor([1.0, number])}, "policies": {"a": None, "b": [1, "word"]}, **more}
 
 
 @pytest.mark.slow
 def test_a_digest_is_the_same_in_every_process():
-    """Also of values that are no numbers: None for example."""
+    """Values that are not numbers count too, for example None."""
     program = """
 import sys
 from pathlib import Path

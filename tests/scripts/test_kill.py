@@ -40,7 +40,7 @@ def cells(lines):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if re.match(r"\| \d", line)]
 
 
-def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been(run_script):
+def test_run_resumes_unchanged_after_losing_a_process_or_disk(run_script):
     ways = ["full disk", "SIGKILL of the other"]
     code, lines = run_script("--devices", "2", "--moments", "2", "--seed", "4", "--ways", *ways)
     assert code == 0
@@ -52,14 +52,14 @@ def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been(r
 
 
 @pytest.mark.slow
-def test_fifty_runs_ended_at_random_moments_go_on_as_if_nothing_had_been(run_script):
+def test_fifty_runs_ended_at_random_moments_resume_unchanged(run_script):
     code, lines = run_script("--moments", "50", "--seed", "1")
     assert code == 0
     assert sum(int(row[2]) for row in cells(lines)) == 50
 
 
 @pytest.mark.slow
-def test_the_same_holds_for_processes_that_start_from_nothing(run_script):
+def test_runs_in_fresh_processes_resume_unchanged(run_script):
     assert run_script("--moments", "10", "--seed", "2", "--cold")[0] == 0
 
 
@@ -113,6 +113,6 @@ def test_a_case_is_the_same_for_the_same_seed(kill):
     assert kill.make_case(3, 5, ways).way == "SIGKILL"
 
 
-def test_one_process_has_no_other(kill, capsys):
+def test_killing_the_other_process_needs_two_devices(kill, capsys):
     assert kill.main(["--devices", "1", "--ways", "SIGKILL of the other"]) == 2
     assert "give --devices 2 too" in capsys.readouterr().err

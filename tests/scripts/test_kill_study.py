@@ -32,14 +32,14 @@ def run_script(*words):
 
 
 @pytest.mark.slow
-def test_a_study_that_was_killed_has_the_table_of_one_that_was_not():
+def test_killed_study_ends_with_the_same_table():
     rows = run_script("--kills", "2", "--each", "2", "--rounds", "15", "--columns", "1", "--seed", "7")
     assert sum(int(row[2]) for row in rows) == 2
     assert all(int(row[3]) <= 5 for row in rows)
 
 
 @pytest.mark.slow
-def test_the_same_holds_for_cells_of_two_processes():
+def test_kills_of_cells_of_two_processes_change_nothing():
     rows = run_script(
         "--kills", "4", "--each", "2", "--rounds", "15", "--columns", "1", "--devices", "2", "--seed", "7"
     )
@@ -47,7 +47,7 @@ def test_the_same_holds_for_cells_of_two_processes():
 
 
 @pytest.mark.slow
-def test_forty_kills_of_studies_their_servers_and_cells_change_no_bit():
+def test_forty_kills_of_studies_servers_and_cells_change_nothing():
     rows = run_script("--kills", "40", "--seed", "1")
     assert {tuple(row[:2]) for row in rows} == {
         (target, name) for target in ("cell", "server", "study") for name in ("SIGINT", "SIGKILL", "SIGTERM")
@@ -57,7 +57,7 @@ def test_forty_kills_of_studies_their_servers_and_cells_change_no_bit():
 
 
 @pytest.mark.slow
-def test_the_same_holds_for_processes_that_start_from_nothing():
+def test_kills_of_fresh_processes_change_nothing():
     assert sum(int(row[2]) for row in run_script("--kills", "4", "--each", "4", "--seed", "2", "--cold")) == 4
 
 
