@@ -97,7 +97,7 @@ def test_a_difference_is_found_and_measured():
     assert run_method(fedfomo(moved), cases, tolerance=1e-6).agrees
 
 
-def test_outputs_may_be_left_out_and_mistakes_are_told():
+def test_outputs_may_be_omitted_and_mistakes_are_reported():
     cases = METHODS["fedfomo"]
     some = run_method(fedfomo(lambda outputs: {"models": outputs["models"]}), cases)
     assert some.agrees
@@ -135,7 +135,7 @@ def helper(): pass
 """
 
 
-def test_functions_that_are_no_methods_are_named(tmp_path, capsys):
+def test_functions_that_are_not_methods_are_named(tmp_path, capsys):
     file = tmp_path / "names.py"
     file.write_text(NAMES)
     assert main([str(file)]) == 0
@@ -175,7 +175,7 @@ def test_a_second_version_of_an_offered_method_is_a_helper(tmp_path, capsys):
         (0.5, 0.25, 0.25),
     ],
 )
-def test_differences(expected, found, apart):
+def test_difference_measures_how_far_outputs_are_apart(expected, found, apart):
     assert difference(expected, found) == apart
 
 
@@ -190,7 +190,7 @@ def fdms_dropout(model, updates, active, server_step):
 
 
 @pytest.mark.parametrize(("factor", "code", "result"), [("1.0", 0, "agrees"), ("0.5", 1, "differs by 0.")])
-def test_the_command(tmp_path, capsys, factor, code, result):
+def test_command_reports_agreement_and_exit_code(tmp_path, capsys, factor, code, result):
     file = tmp_path / "mine.py"
     file.write_text(ADAPTER.replace("FACTOR", factor))
     assert main([str(file)]) == code
@@ -219,7 +219,7 @@ def fdms_dropout(**inputs):
 """
 
 
-def test_an_adapter_may_have_dataclasses_and_its_errors_are_shown_as_they_are(tmp_path, capsys):
+def test_adapter_with_dataclasses_shows_its_errors_unchanged(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(FAILING)
     assert main([str(file), "--methods", "fdms_dropout"]) == 1
@@ -250,7 +250,7 @@ def test_mistakes_end_with_a_sentence(arguments, sentence, capsys):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_function_to_begin_with_takes_the_inputs_of_every_case(name, capsys):
+def test_described_function_takes_the_inputs_of_every_case(name, capsys):
     assert main(["--describe", name]) == 0
     printed = capsys.readouterr().out
     function, made = printed[printed.index("def ") :].partition("\n\n")[0], {}
