@@ -48,7 +48,7 @@ def _through_a_file():
 
 @pytest.fixture
 def go_on(start):
-    """A fresh run that takes up where another one is, by way of a file."""
+    """Make a fresh run with the state of another one, which it reads from a file."""
 
     def _go_on(former, *policies, **settings):
         return start(*policies, clients=former.clients, **settings).take_up(through_a_file(former.state()))

@@ -82,17 +82,17 @@ def mixed_by_hand(run, before, trained, up, candidates, history, halved):
         assert set(asked) <= set(reach)
         left = [history[i][j] for j in reach if j not in asked]
         assert max(left, default=0.0) <= min((history[i][j] for j in asked), default=0.0) + 1e-9
-        heard = {i: trained[i], **{j: sent[j] for j in asked}}
+        received = {i: trained[i], **{j: sent[j] for j in asked}}
         old = loss_of(run, before[i], i)
         weight = {
             j: float((old - loss_of(run, row, i)).clamp(min=0) / (torch.linalg.vector_norm(row - before[i]) + 1e-5))
-            for j, row in heard.items()
+            for j, row in received.items()
         }
         for j in asked:
             history[i][j] += weight[j]
         total = sum(weight.values())
         if total:
-            models[i] = sum(weight[j] / total * row for j, row in heard.items())
+            models[i] = sum(weight[j] / total * row for j, row in received.items())
     return models
 
 
@@ -130,23 +130,23 @@ def test_each_round_is_that_of_the_paper(engine, halved):
     ],
     ids=lambda holds: holds.__name__,
 )
-def test_it_keeps_what_every_policy_promises(holds):
+def test_users_selection_has_the_properties_of_every_policy(holds):
     holds(listed(0.5), "clients")
 
 
-def test_it_is_refused_under_a_server():
+def test_users_selection_is_refused_under_a_server():
     properties.refuses_where_it_cannot_work(listed(0.5), "server")
 
 
 class OwnModels(cb.Gossip):
-    """Compares clients as if they heard each other."""
+    """Compares clients as if each received the models of the others."""
 
     def on_compare(self, round):
         links = Links.loops(round.clients_only)
         round.compare("trained", links, own="models")
 
 
-def test_under_a_server_nobody_compares_others_with_its_own_model():
+def test_under_a_server_clients_cannot_compare_others_with_themselves():
     run = start(Listed("own models", lambda: OwnModels(k="all")), "server")
     with pytest.raises(UserError, match=r"round 1: under a server no client compares others with its own 'models'"):
         run.go()

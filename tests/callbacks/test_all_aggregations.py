@@ -1,4 +1,4 @@
-"""What every aggregation must do beside what every policy does; they are listed in `tester/shipped.py`."""
+"""Properties of every aggregation, in addition to those of every policy; `tester/shipped.py` lists them."""
 
 from itertools import pairwise
 
@@ -41,8 +41,8 @@ def mixed_by_hand(seen, before, listed):
             models[i] = before[i]
         if seen["round.weights"][i].any():
             if listed.of_columns is not None:
-                heard = torch.nonzero(seen["round.votes"][i]).flatten().tolist()
-                rows = [seen["trained"][p] if p < n else stored[i][p - n] for p in heard]
+                voters = torch.nonzero(seen["round.votes"][i]).flatten().tolist()
+                rows = [seen["trained"][p] if p < n else stored[i][p - n] for p in voters]
                 models[i] = torch.from_numpy(np.asarray(listed.of_columns(torch.stack(rows).numpy())))
                 continue
             models[i] = 0
@@ -72,11 +72,11 @@ def test_models_are_mixed_by_shares_of_the_votes(listed, place):
 
 
 @pytest.mark.parametrize(("listed", "place"), with_substitutions())
-def test_it_works_with_every_substitution(listed, place):
+def test_aggregation_works_with_every_substitution(listed, place):
     found = properties.usual(listed, place)
     check(found, listed)
     for seen in found.rounds:
-        if "round.votes" in seen and place == "server":  # everybody has a vote, whoever stands in for it
+        if "round.votes" in seen and place == "server":  # all clients have a vote, also dropped ones
             torch.testing.assert_close(
                 seen["round.votes"][CLIENTS].sum(), seen["round.selected"][CLIENTS].sum().double()
             )

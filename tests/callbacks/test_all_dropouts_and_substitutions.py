@@ -1,4 +1,4 @@
-"""What every dropout and every substitution must do, alone and together, beside what every policy does.
+"""Properties of every dropout and every substitution, alone and together, in addition to those of every policy.
 
 They are listed in `tester/shipped.py`.
 """
@@ -37,7 +37,7 @@ with_memory_together = pytest.mark.parametrize(("listed", "place"), pairs("marko
 
 
 def history(rounds):
-    """Who was active, bool [rounds, m]."""
+    """Return the active clients, bool [rounds, m]."""
     return torch.stack([seen["round.active"][:CLIENTS] for seen in rounds])
 
 
@@ -45,7 +45,7 @@ def history(rounds):
 
 
 @every_dropout
-def test_some_are_down_and_the_others_do_all_the_work(listed):
+def test_only_active_clients_take_part(listed):
     rounds = properties.usual(listed, "clients").rounds
     assert not history(rounds).all()
     assert history(rounds).any()
@@ -58,13 +58,13 @@ def test_some_are_down_and_the_others_do_all_the_work(listed):
 
 
 @every_dropout
-def test_with_nobody_down_it_changes_nothing(listed):
+def test_dropout_of_no_client_changes_nothing(listed):
     without = start(listed, "clients", make=all_up).go(3)
     assert torch.equal(start(listed, "clients", make=listed.all_up).go(3).models, without.models)
 
 
 @every_dropout
-def test_everybody_takes_part_in_a_full_first_round(listed):
+def test_all_clients_take_part_in_a_full_first_round(listed):
     without = history(properties.usual(listed, "clients").rounds)
     full = history(pictures(start(listed, "clients", make=lambda: listed.make(full_first_round=True))))
     assert full[0].all()
@@ -77,13 +77,13 @@ def test_the_first_round_is_not_full_by_default(listed):
 
 
 @every_dropout
-def test_another_seed_gives_other_rounds_unless_they_are_written_down(listed, monkeypatch):
+def test_seed_decides_the_rounds_unless_a_trace_does(listed, monkeypatch):
     without = history(properties.usual(listed, "clients").rounds)
     monkeypatch.setenv("PL_GLOBAL_SEED", "1")
     assert torch.equal(without, history(pictures(start(listed, "clients")))) == (listed.make is trace)
 
 
-def test_one_client_alone_is_up_or_down(start, make_data):
+def test_single_client_may_drop_out(start, make_data):
     run = start(cb.Gossip(k="all"), cb.Uniform(), cb.Bernoulli(0.5), clients=1, data=make_data(1)).go(8)
     assert {bool(round.active[0]) for round in run.rounds} == {True, False}
 
@@ -102,13 +102,13 @@ def test_a_draw_of_another_shape_or_type_is_refused(drawn, start):
 
 
 @every_substitution
-def test_with_everybody_up_it_changes_nothing(listed, place):
+def test_substitution_without_dropouts_changes_nothing(listed, place):
     substituted = start(listed, place, also=(all_up,)).go(3)
     assert torch.equal(start(listed, place, make=all_up).go(3).models, substituted.models)
 
 
 @every_substitution
-def test_the_mean_of_the_others_stands_in_for_who_was_never_up(listed, place):
+def test_client_that_was_never_active_is_replaced_by_the_mean(listed, place):
     def never_up():
         return cb.Bernoulli([float(i in (3, 4, 5)) for i in FEDERATION])
 
@@ -122,7 +122,7 @@ def test_the_mean_of_the_others_stands_in_for_who_was_never_up(listed, place):
 
 
 @every_substitution
-def test_it_makes_a_difference(listed, place):
+def test_substitution_changes_the_models(listed, place):
     substituted = start(listed, place).go(4)
     assert not torch.allclose(start(listed, place, make=trace).go(4).models, substituted.models)
 
@@ -144,7 +144,7 @@ def test_personal_parts_stay_where_they_are(listed, place):
 
 
 @together
-def test_everybody_has_a_vote_and_those_that_are_up_are_mixed(listed, place):
+def test_every_selected_client_counts_and_only_active_ones_are_mixed(listed, place):
     properties.chooses_whom_it_can_hear(listed, place)
     found = properties.usual(listed, place)
     assert not history(found.rounds).all()
@@ -156,17 +156,17 @@ def test_everybody_has_a_vote_and_those_that_are_up_are_mixed(listed, place):
         assert torch.equal(seen["round.substitute"][:, up], up.expand(n, -1))
         assert not votes[:, :n][:, ~active].any()
         of_its_own = (seen["round.receivers"] & (torch.arange(n) < CLIENTS)).double()
-        hears_somebody = (selected & active).any(1)
-        everybody = selected.sum(1) + of_its_own
-        torch.testing.assert_close(votes.sum(1)[hears_somebody], everybody[hears_somebody])
-        assert (votes.sum(1) < everybody + 1e-9).all()
+        has_neighbours = (selected & active).any(1)
+        expected = selected.sum(1) + of_its_own
+        torch.testing.assert_close(votes.sum(1)[has_neighbours], expected[has_neighbours])
+        assert (votes.sum(1) < expected + 1e-9).all()
 
 
 @with_memory_together
-def test_together_they_go_on_from_a_file(listed, place):
+def test_dropouts_and_substitutions_resume_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
 @with_memory_together
-def test_together_they_do_not_see_ids(listed, place):
+def test_dropouts_and_substitutions_do_not_depend_on_ids(listed, place):
     properties.does_not_see_ids(listed, place)

@@ -1,4 +1,4 @@
-"""What every policy must do: those of `tester/shipped.py`, each by the properties of `tester/properties.py`."""
+"""Properties of every policy: `tester/shipped.py` lists the policies, `tester/properties.py` has the properties."""
 
 import pytest
 from tester import properties
@@ -43,7 +43,7 @@ def test_a_policy_that_is_not_listed_is_named(classes):
     )
 
 
-def test_everybody_is_listed_with_its_family_and_by_a_name_of_its_own(classes):
+def test_every_policy_is_listed_by_family_and_unique_name(classes):
     for family, listed in LISTED.items():
         assert all(issubclass(cls, FAMILIES[family]) for cls in classes[family])
         assert len({policy.name for policy in listed}) == len(listed)
@@ -54,47 +54,47 @@ def test_everybody_is_listed_with_its_family_and_by_a_name_of_its_own(classes):
 
 
 @slow_if(is_variant_or_elsewhere)
-def test_it_draws_by_name_only(listed, place):
+def test_draws_depend_only_on_names(listed, place):
     properties.draws_by_name_only(listed, place)
 
 
 @every_policy
-def test_it_chooses_whom_it_can_hear(listed, place):
+def test_only_reachable_clients_are_selected(listed, place):
     properties.chooses_whom_it_can_hear(listed, place)
 
 
 @pytest.mark.parametrize(("listed", "place"), [p for p in where_they_work() if p.values[1] == "clients"])
-def test_it_leaves_alone_who_hears_nobody(listed, place):
+def test_isolated_client_only_trains_locally(listed, place):
     properties.leaves_alone_who_hears_nobody(listed, place)
 
 
 @every_policy
-def test_it_sits_out_a_round_in_which_everybody_is_down(listed, place):
+def test_round_without_active_clients_changes_nothing(listed, place):
     properties.sits_out_a_round_in_which_everybody_is_down(listed, place)
 
 
 @slow_if(is_variant_or_elsewhere)
-def test_it_lets_one_client_train_alone(listed, place):
+def test_single_client_only_trains_locally(listed, place):
     properties.lets_one_client_train_alone(listed, place)
 
 
 @every_policy
-def test_it_goes_on_from_a_file(listed, place):
+def test_policy_resumes_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
 @slow_if(lambda listed, place: place != listed.places[0])
-def test_it_computes_with_the_number_of_rounds_where_it_reads_it(listed, place):
+def test_policy_uses_the_number_of_rounds_that_it_reads(listed, place):
     properties.computes_with_the_number_of_rounds_where_it_reads_it(listed, place)
 
 
 @slow_if(is_variant_or_elsewhere)
-def test_it_does_not_see_cohorts(listed, place):
+def test_results_do_not_depend_on_cohorts(listed, place):
     properties.does_not_see_cohorts(listed, place)
 
 
 @slow_if(is_variant_or_elsewhere)
-def test_it_does_not_see_ids(listed, place):
+def test_results_do_not_depend_on_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 
 
@@ -115,12 +115,12 @@ WAYS = [
         for way in WAYS
     ],
 )
-def test_it_changes_no_rows_but_by_verbs_that_write(listed, place, way):
+def test_rows_change_only_by_verbs_that_write(listed, place, way):
     seen = properties.changes_no_rows_but_by_verbs_that_write(listed, place, *way)
     assert seen.get("evaluate", 0) + seen.get("outputs", 0) >= 5
     assert seen["on_compare"] >= 4
 
 
 @pytest.mark.parametrize(("listed", "place"), where_they_do_not())
-def test_it_refuses_where_it_cannot_work(listed, place):
+def test_unsupported_places_are_refused(listed, place):
     properties.refuses_where_it_cannot_work(listed, place)

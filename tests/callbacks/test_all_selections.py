@@ -1,4 +1,4 @@
-"""What every selection must do beside what every policy does; they are listed in `tester/shipped.py`."""
+"""Properties of every selection, in addition to those of every policy; `tester/shipped.py` lists them."""
 
 from collections import Counter
 
@@ -33,7 +33,7 @@ def with_substitutions():
 
 
 @pytest.mark.parametrize(("listed", "place"), with_substitutions())
-def test_with_a_substitution_it_may_choose_who_is_down(listed, place):
+def test_with_a_substitution_dropped_clients_may_be_selected(listed, place):
     properties.chooses_whom_it_can_hear(listed, place)
     for seen in properties.usual(listed, place).rounds:
         senders = torch.arange(len(seen["round.active"])) < CLIENTS
@@ -42,7 +42,7 @@ def test_with_a_substitution_it_may_choose_who_is_down(listed, place):
 
 
 @pytest.mark.parametrize("name", ["gossip", "fixed neighbours"])
-def test_who_is_drawn_does_not_depend_on_who_else_is_there(name):
+def test_draws_do_not_depend_on_absent_clients(name):
     listed = next(listed for listed in LISTED["selection"] if listed.name == name)
     gone = 5
     usual = start(listed, "clients", also=(lambda: cb.Bernoulli(0.0),)).go(3)

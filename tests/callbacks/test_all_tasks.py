@@ -53,7 +53,7 @@ def on(start):
 
 
 def answers(run, row, owner, split):
-    """What a row makes of a client's samples, and their targets."""
+    """Return a row's outputs for a client's samples, and their targets."""
     x, y = run.data.batch(getattr(run.data, split)[owner])
     with torch.no_grad():
         outputs = torch.func.functional_call(run.module.network, run.module.layout.state_dict(row), x)
@@ -101,7 +101,7 @@ METHODS = {
 
 @pytest.mark.parametrize("task", DATA)
 @pytest.mark.parametrize("method", METHODS)
-def test_methods_lower_the_loss_and_report_the_score_in_the_original_unit(method, task, on):
+def test_methods_lower_the_loss_and_report_original_units(method, task, on):
     policies, options = METHODS[method]
     run = on(task, *policies, **options).go(3)
     first, *_, last = (round.metrics["train_loss"] for round in run.rounds)

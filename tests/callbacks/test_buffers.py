@@ -73,7 +73,7 @@ class ServerMomentum(cb.Uniform):
 
 
 class Twice(cb.Substitution):
-    """Who has dropped out is replaced by twice its last update."""
+    """Replaces a dropped client by twice its last update."""
 
     row_sets = {"twice": "zeros"}
 
@@ -169,7 +169,7 @@ def test_buffers_stay_within_what_was_trained(listed, place, network):
     for run, seen in go(listed, place, network, "auto"):
         layout = run.module.layout
         assert layout.shared_buffers.ranges
-        if seen.trained is None:  # nobody was active
+        if seen.trained is None:  # no client was active
             continue
         if possible is None:
             possible = Range(seen.before, layout.shared_buffers)
@@ -186,7 +186,7 @@ def test_buffers_stay_within_what_was_trained(listed, place, network):
 
 
 @pytest.mark.parametrize("eta", [0.1, 1.0, 1.5])
-def test_a_servers_step_is_one_of_its_parameters(eta):
+def test_server_step_applies_to_parameters_but_not_buffers(eta):
     listed = Listed("step", lambda: cb.Uniform(server_step=eta), (everybody,), places=("server",))
     for run, seen in go(listed, "server", "batch norm"):
         if seen.trained is None:
@@ -200,7 +200,7 @@ def test_a_servers_step_is_one_of_its_parameters(eta):
 
 @pytest.mark.parametrize("place", ["clients", "server"])
 @pytest.mark.parametrize("stored", ["update", "model"])
-def test_the_buffers_that_a_client_sent_last_stand_in_for_it(place, stored):
+def test_last_sent_buffers_replace_those_of_dropped_clients(place, stored):
     listed = Listed("stale", lambda: cb.Stale(stored), (everybody,), places=(place,))
     last = {}
     for run, seen in go(listed, place, "batch norm"):
@@ -210,10 +210,10 @@ def test_the_buffers_that_a_client_sent_last_stand_in_for_it(place, stored):
         last |= {i: seen.trained[i, start:stop] for i in range(CLIENTS) if up[i]}
         receivers = torch.nonzero(seen.receivers & (seen.weights != 0).any(1)).flatten().tolist()
         for i in receivers:
-            heard = [j for j in range(CLIENTS) if seen.selected[i, j] or j == i]
-            rows = [last[j] for j in heard if j in last]  # a client that has never sent: the mean of the active
-            unknown = [j for j in heard if j not in last]
-            present = [last[j] for j in heard if up[j] and j != i]
+            mixed = [j for j in range(CLIENTS) if seen.selected[i, j] or j == i]
+            rows = [last[j] for j in mixed if j in last]  # a client that has never sent: the mean of the active
+            unknown = [j for j in mixed if j not in last]
+            present = [last[j] for j in mixed if up[j] and j != i]
             rows += [torch.stack(present).mean(0)] * len(unknown) if present else []
             torch.testing.assert_close(seen.after[i, start:stop], torch.stack(rows).mean(0), rtol=1e-9, atol=1e-12)
 

@@ -29,13 +29,13 @@ CHANGING = {
 
 
 def learned_from(round):
-    """Who entered whose model, from the weights of the round."""
+    """Return the links that the round mixed, from its weights."""
     mixed = round.weights[:, : round.num_nodes] != 0
     return mixed & ~torch.eye(round.num_nodes, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_selection_sees_only_who_can_be_heard_in_the_round(start, name):
+def test_selection_sees_only_clients_reachable_in_the_round(start, name):
     run = start(AFIND(), AdaptiveThreshold(), Boltzmann(), Bernoulli(0.2), topology=CHANGING[name]).go(6)
     topology = load_topology(CHANGING[name], 6)
     for t, round in enumerate(run.rounds):
@@ -46,10 +46,10 @@ def test_a_selection_sees_only_who_can_be_heard_in_the_round(start, name):
         assert not (learned_from(round) & ~graph).any()
         assert not ((round.ledger.used) & ~graph).any()
         up = round.active[:, None] & round.active[None, :] & graph
-        assert torch.equal(round.ledger.proxies, up)  # everybody in reach is looked at, nobody else is paid for
+        assert torch.equal(round.ledger.proxies, up)  # all reachable clients are compared, and no others are charged
 
 
-def test_everybody_of_a_sequence_is_everybody_in_reach(start):
+def test_k_all_follows_the_graphs_of_a_sequence(start):
     rounds = start(Gossip(k="all"), Uniform(), topology=TURNS).go(6).rounds
     ring, path = (torch.tensor(nx.to_numpy_array(graph(6)) > 0) for graph in (nx.cycle_graph, nx.path_graph))
     for t, expected in ((0, ring), (1, ring), (4, path), (5, path)):
@@ -60,7 +60,7 @@ def test_everybody_of_a_sequence_is_everybody_in_reach(start):
 
 @pytest.mark.parametrize("name", CHANGING)
 @pytest.mark.parametrize("rule", ["ratio", "literal"])
-def test_a_continued_run_meets_the_graphs_it_would_have_met(start, go_on, name, rule):
+def test_resumed_run_has_the_graphs_of_an_uninterrupted_one(start, go_on, name, rule):
     def policies():
         return AFIND(rule=rule, k=1), Boltzmann()
 
@@ -72,7 +72,7 @@ def test_a_continued_run_meets_the_graphs_it_would_have_met(start, go_on, name, 
         assert torch.equal(one.after, other.after)
 
 
-def test_recall_counts_who_can_be_heard_in_the_round(start, make_clusters, make_data, tmp_path, monkeypatch):
+def test_recall_counts_clients_reachable_in_the_round(start, make_clusters, make_data, tmp_path, monkeypatch):
     """All friends in reach are found, though there are fewer of them in some rounds."""
     monkeypatch.chdir(tmp_path)
     clusters = [0, 0, 0, 1, 1, 1]
@@ -92,7 +92,7 @@ def test_fixed_neighbours_are_not_replaced_while_a_link_is_down(start):
         assert torch.equal(round.selected, fixed & round.reachable)
 
 
-def test_the_letter_gives_a_newcomer_an_even_chance_and_others_keep_theirs(start):
+def test_literal_rule_gives_newcomers_an_even_probability(start):
     """A22: p over the neighbours of round 0's graph; one that a later graph brings starts at 1/n."""
     topology = {"sequence": [{**RING, "rounds": 2}, {**COMPLETE}]}
     afind = AFIND(rule="literal", k=2)
@@ -109,7 +109,7 @@ def test_the_letter_gives_a_newcomer_an_even_chance_and_others_keep_theirs(start
     assert not torch.equal(learned[ring], first.scores[ring])
 
 
-def test_the_letter_covers_neighbours_whose_link_is_down_in_round_0(start):
+def test_literal_rule_covers_neighbours_with_failed_links(start):
     afind = AFIND(rule="literal", k=1)
     (first,) = start(afind, Uniform(), topology=CHANGING["failing links"]).go().rounds
     others = ~torch.eye(6, dtype=torch.bool)

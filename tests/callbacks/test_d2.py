@@ -30,7 +30,7 @@ gradient = functools.partial(logistic.gradient, decay=DECAY)
 
 
 @pytest.mark.parametrize(("engine", "laziness"), [("loop", 0.0), ("stacked", 0.3)])
-def test_it_agrees_with_the_papers_recursion(engine, laziness):
+def test_d2_agrees_with_the_papers_recursion(engine, laziness):
     """One gradient on a batch of two in each round; x(t+1) = W (2 x(t) - x(t-1) - lr g(t) + lr g(t-1))."""
     run = federation(Gossip(k="all"), Metropolis(laziness=laziness), engine=engine, batch_size=2, local_steps=1)
     weights = laziness * np.eye(6) + (1 - laziness) * logistic.metropolis()
@@ -66,7 +66,7 @@ def test_the_mean_moves_by_gradients_only():
         np.testing.assert_allclose(moved, -LR * sum(gradients), rtol=0, atol=1e-12)
 
 
-def test_what_is_added_sums_to_zero_whoever_is_down():
+def test_corrections_sum_to_zero_despite_dropouts():
     run = federation(Gossip(k="all"), Metropolis(), Bernoulli(0.3))
     run.go(6)
     added = run.models - run.rows("descended")
@@ -102,7 +102,7 @@ def test_weights_under_which_it_diverges_are_refused(policies, topology, sentenc
         federation(*policies, topology=topology)
 
 
-def test_a_lazier_matrix_is_taken_and_its_eigenvalues_are_those_of_numpy():
+def test_eigenvalues_of_lazy_weights_equal_those_of_numpy():
     run = federation(Gossip(k="all"), Metropolis(laziness=0.5), topology=nx.complete_bipartite_graph(3, 3))
     expected = torch.tensor([0.25, 0.625, 0.625, 0.625, 0.625, 1.0], dtype=torch.float64)  # halves of -1/2, 1/4, 1
     found = run.module.federation.policies

@@ -30,7 +30,7 @@ def clients(run):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_it_agrees_with_the_papers_loop(engine):
+def test_gradient_tracking_agrees_with_the_papers_loop(engine):
     """Algorithm 1 with the mixing of models after the local steps; batches of two, so that clients differ in steps."""
     run = federation(engine=engine, batch_size=2, local_epochs=2)
     rows, corrections = run.models.numpy().copy(), np.zeros((6, 18))
@@ -59,7 +59,7 @@ def test_the_trackers_sum_to_the_gradients():
 
 
 @pytest.mark.parametrize("aggregation", [Metropolis, Uniform])
-def test_corrections_sum_to_zero_whoever_is_down(aggregation):
+def test_corrections_sum_to_zero_despite_dropouts(aggregation):
     run = federation(Gossip(k=2), aggregation(), Bernoulli(0.3)).go(6)
     corrections = run.rows("correction")
     assert corrections.abs().max() > 1e-3
@@ -82,7 +82,7 @@ def test_all_reach_the_common_optimum_where_dsgd_does_not():
     assert too_fast.min() > 0.1
 
 
-def test_trackers_are_paid_for():
+def test_trackers_are_charged():
     metrics = federation().go().rounds[0].metrics
     assert metrics["models_received"] == metrics["proxies_received"] == 2
     assert metrics["bytes_received"] == 2 * 2 * 18 * 4
@@ -108,7 +108,7 @@ def test_personal_parameters_have_no_correction():
         ({"topology": "server", "policies": [Gossip(k="all"), Uniform()]}, "topology without servers"),
     ],
 )
-def test_what_cannot_work_is_refused(settings, sentence, start):
+def test_incompatible_settings_are_refused(settings, sentence, start):
     settings = dict(settings)
     policies = settings.pop("policies", [Gossip(k="all"), Metropolis()])
     with pytest.raises(UserError, match=sentence):

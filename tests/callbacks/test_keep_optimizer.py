@@ -91,13 +91,13 @@ def mixed_by_hand(clients, up):
     trained, m = [client.row() for client in clients], len(clients)
     for i, client in enumerate(clients):
         if up[i]:
-            heard = [j for j in ((i - 1) % m, i, (i + 1) % m) if up[j]]
-            client.put(torch.stack([trained[j] for j in heard]).mean(0))
+            members = [j for j in ((i - 1) % m, i, (i + 1) % m) if up[j]]
+            client.put(torch.stack([trained[j] for j in members]).mean(0))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_it_is_torchs_optimizer_kept_over_all_rounds(engine, name, federation):
+def test_training_equals_one_torch_optimizer_over_all_rounds(engine, name, federation):
     """Clients with one to three batches an epoch, some of them down now and then, at a rate that falls."""
     schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.8)
     optimizer = optimizer_of(name)
@@ -137,7 +137,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_in_chunks_of_clients_with_parameters_of_any_shape(engine, federation):
+def test_chunks_of_clients_work_with_parameters_of_any_shape(engine, federation):
     network, optimizer = Scaled(), optimizer_of("Adam")
     policies = (Gossip(k="all"), Uniform(), Bernoulli(0.3))
     run = federation(*policies, engine=engine, network=network, optimizer=optimizer, trainer={"cohorts": 3})
@@ -154,7 +154,7 @@ def test_in_chunks_of_clients_with_parameters_of_any_shape(engine, federation):
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_personal_and_shared_parameters_count_their_steps_apart(engine, federation):
-    """First two epochs on the head, then two on the rest: one optimizer, of which a part has gradients."""
+    """First two epochs on the head, then two on the rest: a part of one optimizer's parameters has gradients."""
     optimizer = optimizer_of("Adam")
     run = federation(Gossip(k=0), Uniform(), engine=engine, optimizer=optimizer, shared=["features.*"], local_epochs=1)
     client = ByHand(run, 2, optimizer)
@@ -175,7 +175,7 @@ def test_personal_and_shared_parameters_count_their_steps_apart(engine, federati
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_each_model_of_an_objective_has_an_optimizer_of_its_own(engine, federation):
+def test_each_model_of_an_objective_has_its_own_optimizer(engine, federation):
     """Ditto without neighbours: the exchanged model descends, the personal one is pulled to where the round began."""
     optimizer = optimizer_of("Adam")
     run = federation(Gossip(k=0), Uniform(), engine=engine, optimizer=optimizer, objective=Ditto(lam=0.5))
@@ -198,7 +198,7 @@ def test_each_model_of_an_objective_has_an_optimizer_of_its_own(engine, federati
     torch.testing.assert_close(run.rows("optimizer.personal.exp_avg")[4], kept, rtol=0, atol=1e-11)
 
 
-def test_it_differs_from_new_optimizers_from_the_second_round_on(federation):
+def test_kept_optimizers_differ_from_new_ones_after_round_0(federation):
     kept, new = federation(), federation(keep_optimizer=False)
     assert torch.equal(kept.go(1).models, new.go(1).models)
     assert (kept.go(1).models - new.go(1).models).abs().max() > 1e-3
@@ -229,7 +229,7 @@ def test_a_client_that_diverges_keeps_its_former_state(federation):
     assert moved.tolist() == [True, True, True, False, True]
 
 
-def test_it_goes_on_from_a_file(federation, through_a_file):
+def test_kept_optimizers_resume_from_a_file(federation, through_a_file):
     whole, first, second = (federation(Gossip(k="all"), Uniform(), Bernoulli(0.3)) for _ in range(3))
     second.take_up(through_a_file(first.go(2).state())).go(2)
     whole.go(4)
@@ -302,24 +302,24 @@ class Pulling(Plain):
         ({"objective": DisPFL()}, "objective DisPFL: a momentum from before the masks changed"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(settings, sentence, federation):
+def test_unsupported_optimizers_and_objectives_are_refused(settings, sentence, federation):
     with pytest.raises(UserError, match=sentence):
         federation(**settings)
 
 
-def test_models_of_others_are_not_trained_with_ones_own_optimizer(federation):
+def test_kept_optimizers_refuse_to_train_others_models(federation):
     with pytest.raises(UserError, match=r"FedeRiCoStep trains models of others, and model\.keep_optimizer keeps"):
         federation(FedeRiCo(), FedeRiCoStep())
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_a_row_set_that_is_not_declared_is_refused(engine, federation):
+def test_undeclared_row_set_is_refused(engine, federation):
     run = federation(objective=Pulling(), engine=engine)
     with pytest.raises(UserError, match=r"give it optimized = \('models', 'other'\)"):
         run.go(1)
 
 
-def test_an_optimizer_that_remembers_nothing_is_said(federation):
+def test_stateless_optimizer_gets_a_remark(federation):
     run = federation(optimizer=functools.partial(torch.optim.SGD, lr=0.1)).go(1)
     assert list(run.bank.boundary.rows) == ["models"]
     assert any("SGD with these options remembers nothing" in remark for remark in run.trainer.remarks)

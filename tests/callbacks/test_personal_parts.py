@@ -1,4 +1,4 @@
-"""What is personal never leaves its client: change one client's, and nobody else notices."""
+"""Personal parameters never leave their client: changes of one client's do not affect others."""
 
 import networkx as nx
 import pytest
@@ -41,7 +41,7 @@ every_policy = pytest.mark.parametrize("name", POLICIES)
 
 @pytest.fixture
 def digits(start):
-    """Six clients; 0 is heard by all and hears nobody, so that its shared parameters depend on nothing personal.
+    """Make six clients; 0 only sends, to all others, so that its shared parameters depend on nothing personal.
 
     Only the personal parameters are trained; the shared ones start apart and are moved by mixing alone. So the
     others may notice client 0's shared parameters, which are the same whatever its personal ones are.
@@ -70,7 +70,7 @@ def digits(start):
 
 
 @every_policy
-def test_a_clients_personal_parameters_stay_with_it_and_influence_nobody_else(name, digits):
+def test_personal_parameters_stay_with_their_client_and_influence_no_other(name, digits):
     usual, changed = digits(name, ["features.*"]), digits(name, ["features.*"], change=1.0).go(4)
     layout = usual.module.layout
     personal, first = layout.personal.mask(layout.width), usual.models.clone()
@@ -87,6 +87,6 @@ def test_a_clients_personal_parameters_stay_with_it_and_influence_nobody_else(na
 
 
 @every_policy
-def test_the_same_parameters_shared_would_have_been_noticed(name, digits):
+def test_same_parameters_influence_others_if_shared(name, digits):
     usual, changed = digits(name, ["*"]).go(4), digits(name, ["*"], change=1.0).go(4)
     assert not torch.equal(usual.models[1:], changed.models[1:])

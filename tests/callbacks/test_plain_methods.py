@@ -80,12 +80,12 @@ def cosine(a, b):
 
 
 def averaged(models, shares):
-    """Of models by client, {client: share}."""
+    """Average the clients' models by shares, {client: share}."""
     return combined([models[client] for client in shares], [share / sum(shares.values()) for share in shares.values()])
 
 
 def rounds_of(plain, mix, judged=lambda models: models, **training):
-    """Local training, and for everybody who is active what `mix` makes of the trained models."""
+    """Train locally and mix the trained models of active clients by `mix`, round by round."""
     models = [plain.first] * len(SIZES)
     for number, up in enumerate(ROUNDS):
         trained = [plain.trained(model, i, **training) if i in up else model for i, model in enumerate(models)]
@@ -149,7 +149,7 @@ def panm(plain, metric, k=2, stage_one=1):
 
 
 def pens(plain, top=2, stage_one=2):
-    """Algorithm 1, where all that are active are evaluated; whoever is chosen more often than by chance is a peer."""
+    """Algorithm 1, where all active clients are evaluated; a client chosen more often than by chance is a peer."""
     counts, chance = (dict.fromkeys(itertools.product(range(len(SIZES)), repeat=2), 0) for _ in range(2))
 
     def mix(now):
@@ -257,7 +257,7 @@ METHODS = {
 
 @pytest.fixture
 def plain_run(start, tmp_path):
-    """A run in float64 with whole batches and clients that drop out, and the plain clients beside it."""
+    """Make a run in float64 with whole batches and clients that drop out, and plain clients to compare it with."""
     (tmp_path / "up").write_text("\n".join(" ".join(line) for line in UP[:3]))
     (tmp_path / "texts").mkdir()
 

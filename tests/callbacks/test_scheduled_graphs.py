@@ -47,7 +47,7 @@ BASE = {"generator": "base_graph", "args": {"k": 2}}
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_who_is_down_in_a_base_graph_leaves_its_weight_to_receivers(start, go_on, engine):
+def test_dropped_clients_leave_their_weights_to_receivers(start, go_on, engine):
     settings = {"topology": BASE, "clients": 7, "trainer": {"engine": engine, "precision": "64-true"}}
 
     def policies():
@@ -81,7 +81,7 @@ def test_who_is_down_in_a_base_graph_leaves_its_weight_to_receivers(start, go_on
     ],
 )
 @pytest.mark.parametrize("keys", [BASE, {"sequence": [{"generator": "complete", "rounds": 1}, BASE]}])
-def test_what_does_not_go_with_a_base_graph_is_refused(start, policies, keys, sentence):
+def test_policies_incompatible_with_base_graphs_are_refused(start, policies, keys, sentence):
     if "sequence" in keys:
         sentence = sentence.replace("topology base_graph", "topology changing")
     with pytest.raises(UserError, match=sentence):

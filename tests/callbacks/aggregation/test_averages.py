@@ -33,7 +33,7 @@ def test_sample_weights_by_hand(start, make_data):
 
 def test_samples_held_out_for_validation_count_where_asked(start, make_data):
     graph = weighted([(0, 1, 9), (1, 2, 9)])
-    data = make_data(sizes=[2, 4, 7, 3], val_fraction=0.5)  # of which 1, 2, 4 and 2 are trained on
+    data = make_data(sizes=[2, 4, 7, 3], val_fraction=0.5)  # the clients train on 1, 2, 4 and 2 of these
     for count, (a, b, c) in {"train": (1, 2, 4), "train_and_val": (2, 4, 7)}.items():
         policies = Gossip(k="all"), SampleWeighted(count=count)
         weights = start(*policies, clients=4, topology=graph, data=data).go().rounds[0].weights
@@ -47,13 +47,13 @@ def test_weights_from_the_topology_by_hand(start):
     check(weights, [[1 / 3, 2 / 3, 0, 0], [2 / 3.5, 1 / 3.5, 0.5 / 3.5, 0], [0, 0.5 / 1.5, 1 / 1.5, 0], [0, 0, 0, 1]])
 
 
-def test_a_directed_link_counts_for_who_hears_it(start):
+def test_weight_of_a_directed_link_counts_for_its_receiver(start):
     graph = weighted([(0, 1, 3.0)], clients=2, directed=True)
     weights = start(Gossip(k="all"), FromTopology(), clients=2, topology=graph).go().rounds[0].weights
     check(weights, [[1, 0], [3 / 4, 1 / 4]])
 
 
-def test_what_a_client_sent_before_has_the_weight_of_its_link(start, trace):
+def test_stored_row_has_the_weight_of_its_clients_link(start, trace):
     policies = Gossip(k="all"), FromTopology(), Stale(), trace("1 1 1", "1 0 1")
     graph = weighted([(0, 1, 4.0), (0, 2, 1.0)], clients=3)
     weights = start(*policies, clients=3, topology=graph).go(2).rounds[1].weights  # three stored rows come after three
@@ -66,7 +66,7 @@ def test_a_negative_weight_is_refused(start):
         start(Gossip(k="all"), FromTopology(), clients=3, topology=graph)
 
 
-def test_a_servers_step_is_none_of_the_clients(start):
+def test_server_step_does_not_change_weights_among_clients(start):
     whole, half = (start(Gossip(k="all"), Uniform(step)).go().rounds[0].weights for step in (1.0, 0.5))
     assert torch.equal(whole, half)
 

@@ -34,7 +34,7 @@ def received(run, round, sender, receiver):
 @pytest.mark.parametrize("shared", [["*"], ["features.*"]])
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
 @pytest.mark.parametrize("include_self", [True, False])
-def test_cross_weights_are_a_softmax_of_the_losses_on_the_receivers_data(shared, temperature, include_self, start):
+def test_cross_weights_are_softmax_of_losses_on_receivers_data(shared, temperature, include_self, start):
     run = start(Gossip(k=3), Boltzmann(temperature, include_self=include_self), shared=shared).go(2)
     for round in run.rounds:
         for i in range(6):
@@ -67,7 +67,7 @@ def asked(run, round, rows, receiver, sender):
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("shared", [["*"], ["features.*"]])
 @pytest.mark.parametrize(("gamma", "include_self"), [(0.9, False), (0.0, True), (1.0, False), (0.4, True)])
-def test_as_printed_each_sender_judges_the_receivers_model_on_its_own_data(gamma, include_self, shared, engine, start):
+def test_printed_rule_evaluates_receivers_models_on_senders_data(gamma, include_self, shared, engine, start):
     """Eq. 14 to 16: F_j(w_i, beta_j) on j's data, before i's local steps and after them."""
     policy = Boltzmann(0.5, contribution="printed", gamma=gamma, include_self=include_self)
     run = start(Gossip(k=3), policy, shared=shared, trainer={"engine": engine}).go(2)
@@ -82,7 +82,7 @@ def test_as_printed_each_sender_judges_the_receivers_model_on_its_own_data(gamma
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.0])
-def test_as_printed_both_models_of_a_receiver_go_to_each_sender_and_a_number_back(gamma, start):
+def test_printed_rule_charges_both_models_and_the_returned_loss(gamma, start):
     run = start(Gossip(k=2), Boltzmann(contribution="printed", gamma=gamma)).go(2)
     width = len(run.module.layout.shared)
     for round in run.rounds:
@@ -96,7 +96,7 @@ def test_as_printed_both_models_of_a_receiver_go_to_each_sender_and_a_number_bac
         assert round.metrics["bytes_received"] == pytest.approx(bytes_ / 6)
 
 
-def test_as_printed_the_one_that_stands_in_is_asked(start, trace):
+def test_printed_rule_asks_the_friend_of_a_dropped_client(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
     run = start(Gossip(k="all"), Boltzmann(contribution="printed"), up, FDMS(), rounds=2).go(2)
     round = run.rounds[1]
@@ -105,10 +105,10 @@ def test_as_printed_the_one_that_stands_in_is_asked(start, trace):
         losses = [0.9 * run.loss(round.before[i], j) + 0.1 * run.loss(round.trained[i], j) for j in mixed]
         weights = round.votes[i, mixed].numpy() * np.exp(-np.array(losses))
         np.testing.assert_allclose(round.weights[i, mixed].numpy(), weights / weights.sum(), atol=1e-6)
-    assert round.votes.max() > 1  # somebody has two votes
+    assert round.votes.max() > 1  # some friend has two votes
 
 
-def test_as_printed_only_trained_models_may_pass_what_changes_messages(start):
+def test_printed_rule_averaged_over_rounds_evaluates_sent_models(start):
     class Sent(RoundCallback):
         def on_trained(self, round):
             self.rows = round.bank.rows("sent").clone()
@@ -138,7 +138,7 @@ ONE_WAY = nx.DiGraph([(i, (i + 1) % 6) for i in range(6)])
         ([GaussianNoise()], {}, "no Outgoing policy changes; use --aggregation.smooth rounds, or --outgoing null"),
     ],
 )
-def test_as_printed_who_cannot_be_asked_is_refused(company, settings, sentence, start):
+def test_printed_rule_is_refused_if_senders_cannot_evaluate(company, settings, sentence, start):
     with pytest.raises(UserError, match=sentence):
         start(Gossip(k="all"), Boltzmann(contribution="printed"), *company, **settings)
 
@@ -175,7 +175,7 @@ def test_cross_losses_are_not_averaged_over_rounds():
 
 # --- validation data --------------------------------------------------------------------------------------------------
 def on_validation_data(contribution, run, before, after, i, j):
-    """What row j is worth to receiver i, everything being shared."""
+    """Compute the loss that decides the weight of row j at receiver i, with all parameters shared."""
     row, owner = {"cross": (j, i), "printed": (i, j), "own": (j, j)}[contribution]
     last = run.loss(after[row], owner, "val")
     return last if contribution == "cross" else 0.9 * run.loss(before[row], owner, "val") + 0.1 * last
@@ -199,14 +199,14 @@ def test_clients_without_validation_data_are_refused_before_training(start):
         start(Gossip(k=3), Boltzmann(split="val"))
 
 
-def test_own_losses_under_a_server_are_those_at_the_servers_model(start):
+def test_own_losses_under_a_server_are_at_its_model(start):
     run = start(Gossip(k="all"), Boltzmann(contribution="own"), topology="server").go(2)
     for round in run.rounds:
         losses = [0.9 * run.loss(round.before[6], j) + 0.1 * run.loss(round.trained[j], j) for j in range(6)]
         np.testing.assert_allclose(round.weights[6, :6].numpy(), softmax(losses, 1.0), atol=1e-6)
 
 
-def test_the_loss_of_who_is_down_is_the_last_one_it_had(start):
+def test_dropped_clients_keep_their_last_loss(start):
     run = start(Gossip(k="all"), Boltzmann(contribution="own"), Bernoulli(0.5), Stale(), topology="server").go(5)
     last = [math.nan] * 6
     for round in run.rounds:
@@ -233,7 +233,7 @@ def test_stale_models_are_judged_as_they_are_mixed(start):
     assert stored_rows
 
 
-def test_judging_what_is_mixed_anyway_costs_nothing_more(start):
+def test_evaluating_mixed_models_costs_nothing_more(start):
     ours = start(AFIND(), AdaptiveThreshold(), Boltzmann()).go(2)
     for round in ours.rounds:
         assert round.metrics["models_received"] == pytest.approx(int(round.selected.sum()) / 6)

@@ -97,7 +97,7 @@ def neighbourhoods(points, voters):
     return Neighbourhoods(voters, own, pairs, (points[pairs.receivers] - points[pairs.senders]).norm(dim=1))
 
 
-def test_distances_that_overflow_are_far_and_equal_scores_go_to_the_lower_id():
+def test_overflowing_distances_are_far_and_ties_take_lower_ids():
     voters = Links.of(torch.zeros(5, dtype=torch.long), torch.arange(5), 5)
     near = neighbourhoods(torch.tensor([[0.0], [1.0], [1.0], [2.0], [1e200]], dtype=torch.float64), voters)
     assert krum_weights(near, 1).tolist() == [0, 1, 0, 0, 0]
@@ -141,13 +141,13 @@ def test_an_adversary_moves_honest_models_less_than_under_plain_averages(aggrega
         (lambda: Krum(1), {"topology": "complete", "k": 3}, "client 0 has 4 at most, its own included"),
     ],
 )
-def test_a_graph_in_which_krum_never_has_enough_models_is_refused(make, settings, sentence, start):
+def test_krum_refuses_graphs_with_too_few_models(make, settings, sentence, start):
     k = settings.get("k", "all")
     with pytest.raises(UserError, match=re.escape(sentence)):
         start(Gossip(k), make(), **{"topology": GRAPH, **{key: settings[key] for key in settings if key != "k"}})
 
 
-def test_a_graph_that_is_drawn_anew_may_have_enough_models_later(start):
+def test_krum_accepts_redrawn_graphs_that_may_have_enough_models(start):
     redrawn = {"generator": "erdos_renyi_graph", "args": {"p": 0.2}, "every": 1}
     start(Gossip("all"), Krum(1), topology=redrawn, clients=8)
 
@@ -161,7 +161,7 @@ def test_a_client_without_neighbours_keeps_its_model(start):
         assert torch.allclose(seen.weights.sum(1), torch.ones(4, dtype=torch.float64))
 
 
-def test_what_a_server_compares_has_been_uploaded_also_if_it_is_not_chosen(start, trace):
+def test_server_charges_every_upload_that_it_compares(start, trace):
     up = ["1 1 1 1 1 1 1 0", "1 1 1 0 1 1 1 0"]
     for make in (Uniform, lambda: Krum(1), lambda: MultiKrum(1), GeometricMedian):
         server = start(Gossip("all"), make(), trace(*up), topology={"generator": "server"}, clients=8, rounds=2)

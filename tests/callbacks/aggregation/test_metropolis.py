@@ -20,7 +20,7 @@ def uneven_graph():
     return nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
 
 
-def test_without_training_models_reach_their_mean_at_the_rate_of_the_second_eigenvalue(start):
+def test_untrained_models_reach_their_mean_at_the_second_eigenvalues_rate(start):
     """The deviation from the mean shrinks by at most |lambda_2| a round, and in the end by just that."""
     graph = uneven_graph()
     run = start(Gossip(k="all"), Metropolis(), topology=graph, **STILL)
@@ -50,7 +50,7 @@ def test_uniform_weights_reach_an_average_in_which_degrees_count(start):
     torch.testing.assert_close(run.models, (shares / shares.sum() @ first).expand(6, -1))
 
 
-def test_the_mean_moves_by_training_only_whoever_is_down(start):
+def test_only_training_moves_the_mean_despite_dropouts(start):
     run = start(Gossip(k="all"), Metropolis(), Bernoulli(0.4), topology=uneven_graph(), **DOUBLE).go(5)
     assert any(round.dropped.any() for round in run.rounds)
     for round in run.rounds:
@@ -66,7 +66,7 @@ def remarks(run):
     return [remark for remark in run.trainer.remarks if remark.startswith("Metropolis")]
 
 
-def test_what_is_not_mutual_is_remarked(start):
+def test_asymmetric_selection_gets_a_remark(start):
     assert remarks(start(Gossip(k="all"), Metropolis(), topology="ring")) == []
     (remark,) = remarks(start(Gossip(k=2), Metropolis()))
     assert "undirected topology and --selection.k all" in remark
@@ -76,7 +76,7 @@ def test_what_is_not_mutual_is_remarked(start):
     assert "--substitution null" in remark
 
 
-def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):
+def test_star_mixes_slowly_despite_its_large_spectral_gap(start):
     """The spectral gap of a graph does not tell how fast its Metropolis weights bring models together."""
     star, ring = nx.star_graph(23), nx.circulant_graph(24, [1, 2, 3])
     gaps, rates = [], []

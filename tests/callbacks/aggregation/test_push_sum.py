@@ -81,7 +81,7 @@ def test_each_round_is_stochastic_gradient_push():
     assert np.abs(y - 1).max() > 0.1
 
 
-def test_without_training_all_reach_the_mean_and_uniform_averages_do_not():
+def test_push_sum_reaches_the_mean_and_uniform_does_not():
     """On a directed graph in which some are received by more than others."""
 
     def spread(aggregation):
@@ -98,7 +98,7 @@ def test_without_training_all_reach_the_mean_and_uniform_averages_do_not():
     assert off > 1e-3
 
 
-def test_the_number_is_sent_beside_each_model():
+def test_push_sum_number_is_charged_with_each_model():
     metrics = start(Gossip(k="all"), PushSum()).go(2).rounds[-1].metrics
     width = 5 * 4 + 4 + 4 * 3 + 3
     assert metrics["models_received"] == 7 / 5
@@ -107,7 +107,7 @@ def test_the_number_is_sent_beside_each_model():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_several_steps_are_the_power_of_the_weights_and_each_is_charged(steps):
+def test_several_steps_mix_by_a_matrix_power_and_are_charged(steps):
     graph = nx.cycle_graph(5)
     run = start(Gossip(k="all"), Metropolis(steps), topology=graph, lr=0.0, init="independent")
     before = run.models.clone()
@@ -136,7 +136,7 @@ def test_several_steps_are_the_power_of_the_weights_and_each_is_charged(steps):
         (lambda: start(Gossip(k="all"), PushSum(), topology=drained()), r"lead away from client 1 .* none leads back"),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(make, sentence):
+def test_incompatible_settings_are_refused_before_training(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
 
@@ -153,7 +153,7 @@ def test_weights_of_a_sender_must_sum_to_1():
         start(Gossip(k="all"), Greedy()).go(1)
 
 
-def test_who_has_given_all_away_ends_the_run_before_its_steps_are_divided_by_nothing(tmp_path):
+def test_vanished_push_sum_number_ends_the_run(tmp_path):
     """A graph for one round hides before training that the next one is drained."""
     for make in (directed, drained):
         nx.write_graphml(make(), tmp_path / f"{make.__name__}.graphml")

@@ -23,7 +23,7 @@ def test_adversaries_harm_less_than_under_a_plain_mean(start, aggregation):
 
 
 @pytest.mark.parametrize("include_self", [False, True])
-def test_a_single_row_is_taken_as_it_is_and_of_two_the_mean(start, include_self):
+def test_median_of_one_or_two_rows_is_their_mean(start, include_self):
     run = start(Gossip(1), Median(include_self=include_self), clients=4, trainer={"precision": "64-true"}).go()
     seen = run.rounds[0]
     for i in range(4):
@@ -33,7 +33,7 @@ def test_a_single_row_is_taken_as_it_is_and_of_two_the_mean(start, include_self)
     assert run.rounds[0].metrics["models_received"] == 1
 
 
-def test_columns_come_in_blocks_and_receivers_in_groups_without_a_trace(start, monkeypatch):
+def test_blocks_of_columns_and_groups_of_receivers_change_nothing(start, monkeypatch):
     def models():
         torch.manual_seed(0)
         return start(Gossip(3), TrimmedMean(0.3), clients=7).go(2).models
@@ -62,7 +62,7 @@ class Wrong(Aggregation):
         round.reduce(round.votes, lambda rows: rows.mean((0, 1)))
 
 
-def test_a_function_of_another_shape_and_a_share_out_of_range_are_refused(start):
+def test_wrong_shapes_and_trimmed_shares_are_refused(start):
     with pytest.raises(UserError, match="the function that reduces rows returns"):
         start(Gossip(2), Wrong()).go()
     with pytest.raises(UserError, match=r"aggregation.trim=0.5; it is a share from 0 to less than 0.5"):

@@ -121,7 +121,7 @@ def test_each_round_is_that_of_the_paper(engine, lam, sign):
         torch.testing.assert_close(run.rows("direction"), directions, rtol=0, atol=1e-9)
 
 
-def test_nothing_is_sent_but_models():
+def test_only_models_are_sent():
     listed = Listed("pfedgraph", cb.SimilarityWeighted, company=(partial(cb.Gossip, k="all"),))
     metrics = start(listed, "clients", objective=PFedGraph()).go(1).rounds[0].metrics
     assert metrics["proxies_received"] == 0

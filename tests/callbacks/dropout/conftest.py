@@ -9,7 +9,7 @@ from dfl_lightning.callbacks import Gossip, Uniform
 
 @pytest.fixture
 def draws(start):
-    """Who is active in many rounds, bool [rounds, clients], without any training."""
+    """Draw the active clients of many rounds without training, bool [rounds, clients]."""
     round = start(Gossip(k=0), Uniform()).go().rounds[0].record
 
     def _draws(dropout, rounds, clients, clusters=None, first=0):

@@ -21,7 +21,7 @@ def outages(up):
 
 
 @pytest.mark.parametrize(("rate", "outage"), [(0.3, 4.0), (0.5, 2.0), (0.75, 10.0), (0.5, 1.0)])
-def test_share_of_the_time_and_length_of_outages_are_as_asked(rate, outage, draws):
+def test_rate_and_length_of_outages_are_as_set(rate, outage, draws):
     rounds, clients = 1500, 12
     up = draws(Markov(rate, outage), rounds, clients)
     keeps = 1 - 1 / outage - rate / (1 - rate) / outage  # the chain's second eigenvalue: how long it remembers
@@ -61,11 +61,11 @@ def test_each_client_may_have_a_rate_of_its_own(draws):
     assert ((~up).double().mean(0) - torch.tensor(rates)).abs().max() < 0.06
 
 
-def test_a_chain_does_not_depend_on_how_many_clients_there_are(draws):
+def test_chain_does_not_depend_on_the_number_of_clients(draws):
     assert torch.equal(draws(Markov(), 30, 5), draws(Markov(), 30, 12)[:, :5])
 
 
-def test_rounds_that_nobody_asked_for_go_by_all_the_same(draws):
+def test_chain_advances_through_skipped_rounds(draws):
     whole, late = draws(Markov(), 40, 6), draws(Markov(), 40, 6, first=25)
     assert torch.equal(whole[25:], late)
 
@@ -77,7 +77,7 @@ def test_a_round_that_is_drawn_again_comes_out_the_same(draws):
     assert torch.equal(draws(dropout, 12, 6, first=8), whole[8:12])
 
 
-def test_the_chain_goes_on_from_a_file_without_being_drawn_again(draws, through_a_file, monkeypatch):
+def test_chain_resumes_from_a_file_without_redrawing(draws, through_a_file, monkeypatch):
     dropout, later = Markov(), Markov()
     whole = draws(Markov(), 60, 6)
     draws(dropout, 50, 6)
@@ -89,13 +89,13 @@ def test_the_chain_goes_on_from_a_file_without_being_drawn_again(draws, through_
     assert drawn == list(range(50, 60))
 
 
-def test_rates_that_no_chain_has_are_refused_with_those_that_one_has(draws):
+def test_impossible_rates_are_refused_with_possible_ones(draws):
     with pytest.raises(UserError, match=r"dropout.rate=0.8 .* lower it to 0.75 or raise dropout.outage to 4$"):
         Markov([0.1, 0.8], 3.0)
     assert draws(Markov(0.75, 3.0), 50, 4).any()
 
 
-def test_in_a_run(start):
+def test_rates_0_and_1_are_certain_in_a_run(start):
     run = start(Gossip(k=2), Uniform(), Markov([0.0, 0.5, 0.5, 0.5, 0.5, 1.0], 2.0)).go(6)
     assert all(round.active[0] and not round.active[5] for round in run.rounds)
     assert any(round.dropped[1:5].any() for round in run.rounds)

@@ -19,7 +19,7 @@ def test_bernoulli_drops_clients_and_rounds_independently(draws):
     assert (correlations - torch.eye(8)).abs().max() < 4 / 1000**0.5
 
 
-def test_a_bernoulli_coin_does_not_depend_on_how_many_clients_there_are(draws):
+def test_bernoulli_draws_do_not_depend_on_the_number_of_clients(draws):
     assert torch.equal(draws(Bernoulli(0.5), 30, 5), draws(Bernoulli(0.5), 30, 12)[:, :5])
 
 
@@ -50,7 +50,7 @@ def test_exact_count_drops_exactly_its_share(rate, clients, down, draws):
     assert ((~draws(ExactCount(rate), 30, clients)).sum(1) == down).all()
 
 
-def test_exact_count_spares_nobody(draws):
+def test_exact_count_drops_all_clients_equally_often(draws):
     down = ~draws(ExactCount(0.3), 600, 10)
     assert (down.double().mean(0) - 0.3).abs().max() < 4 * (0.21 / 600) ** 0.5
 
@@ -64,7 +64,7 @@ def test_grouped_count_is_exact_and_leaves_one_of_each_group(rate, draws):
         assert up[:, clusters == cluster].any(1).all()
 
 
-def test_grouped_count_takes_any_survivor_and_any_others(draws):
+def test_grouped_count_keeps_all_clients_equally_often(draws):
     up = draws(GroupedCount(0.5), 500, 6, [0, 0, 0, 1, 1, 1])
     assert (up.double().mean(0) - 0.5).abs().max() < 4 * (0.25 / 500) ** 0.5
     assert {int(n) for n in up[:, :3].sum(1)} == {1, 2}

@@ -32,7 +32,7 @@ def test_a_trace_can_start_again(write, start):
     assert replayed(run) == [*LINES, *LINES[:2]]
 
 
-def test_a_full_first_round_takes_the_place_of_the_first_line(write, start):
+def test_full_first_round_replaces_the_first_line(write, start):
     trace = Trace(write("\n".join(LINES)), full_first_round=True)
     assert replayed(start(Gossip(k=1), Uniform(), trace, rounds=3).go(3)) == ["1 1 1 1 1 1", *LINES[1:]]
 
@@ -72,6 +72,6 @@ def test_a_malformed_trace_is_refused_by_name(text, sentence, write):
     assert str(caught.value).startswith(file)
 
 
-def test_a_folder_is_no_trace(tmp_path):
+def test_folder_is_refused_as_a_trace(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         Trace(str(tmp_path))

@@ -122,12 +122,12 @@ def in_the_third_round(body):
 
 
 @pytest.mark.parametrize(("hook", "body", "sentence"), WRITES.values(), ids=WRITES)
-def test_a_monitor_that_writes_ends_the_run_with_its_name_and_what_it_wrote(refused, hook, body, sentence):
+def test_monitor_that_writes_ends_the_run_and_is_named(refused, hook, body, sentence):
     said = refused(doing(cb.Monitor, hook, in_the_third_round(body)))
     assert re.match(rf"round 3: {__name__}.Mine .*{sentence}.* in {hook}; a monitor measures a round and changes", said)
 
 
-def test_the_same_at_the_end_of_a_round_where_there_is_no_record(refused):
+def test_monitor_that_writes_at_a_boundary_ends_the_run(refused):
     def writes(trainer, module):
         if module.bank.boundary.round == 2:
             module.bank.boundary.rows["models"][1] = 0
@@ -139,7 +139,7 @@ def test_the_same_at_the_end_of_a_round_where_there_is_no_record(refused):
 @pytest.mark.parametrize(
     "hook", ["on_train_epoch_start", "on_train_batch_start", "on_train_epoch_end", "on_validation_end"]
 )
-def test_rows_that_a_hook_of_lightnings_writes_end_the_run_before_they_are_saved(refused, hook):
+def test_writes_in_lightning_hooks_end_the_run_before_saving(refused, hook):
     def writes(trainer, module, *batch):
         if module.bank.boundary.round == (2 if hook.endswith("start") else 3):
             module.bank.rows("models")[:] = 0
@@ -194,7 +194,7 @@ for name in HOOKS:
 
 
 @pytest.mark.parametrize("method", ["afind", "dpfl", "stale and compressed"])
-def test_a_monitor_that_reads_and_spoils_everything_changes_no_bit_and_costs_nothing(small_run, method):
+def test_monitor_that_alters_its_copies_changes_nothing(small_run, method):
     made = {
         "afind": lambda: [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann(), cb.Bernoulli(0.3)],
         "dpfl": lambda: [cb.DPFL(budget=2), cb.SampleWeighted()],
@@ -212,7 +212,7 @@ def test_a_monitor_that_reads_and_spoils_everything_changes_no_bit_and_costs_not
             np.testing.assert_array_equal(watched.trainer.run.metrics[name], values, err_msg=name)
 
 
-def test_a_copy_is_made_once_a_hook_and_again_when_the_rows_have_changed(small_run):
+def test_rows_are_copied_once_per_hook_and_after_changes(small_run):
     class Looks(cb.Monitor):
         def on_trained(self, round):
             self.same = round.bank.rows("models") is round.bank.rows("models")
@@ -238,7 +238,7 @@ def test_a_copy_is_made_once_a_hook_and_again_when_the_rows_have_changed(small_r
         ("on_trained", lambda r: r.bank.scratch("models"), r"'models'\) has the name of another row set"),
     ],
 )
-def test_a_policy_writes_the_rounds_own_rows_in_their_hooks_only(refused, hook, body, sentence):
+def test_policies_write_rows_of_the_round_only_in_their_hooks(refused, hook, body, sentence):
     silent = {} if hook == "on_outgoing" else {"on_outgoing": lambda self, round: None}
     assert re.search(sentence, refused(doing(cb.Outgoing, hook, in_the_third_round(body), **silent)))
 
@@ -264,7 +264,7 @@ def test_an_aggregation_may_write_the_new_models_itself(small_run):
     assert not torch.equal(plain.rows[0], plain.rows[1])
 
 
-def test_a_declared_row_set_may_be_written_in_every_hook_after_the_training(small_run):
+def test_declared_row_sets_are_writable_in_every_hook_after_training(small_run):
     class Remembers(cb.Gossip):
         row_sets = {"mine": "zeros"}
         number = 0

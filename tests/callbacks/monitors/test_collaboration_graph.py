@@ -47,7 +47,7 @@ def test_malicious_neighbours_are_counted_for_benign_clients_only(start):
     assert len(set(found)) > 1
 
 
-def test_by_hand(start):
+def test_sparsity_and_symmetry_by_hand(start):
     """0 and 1 choose each other, 2 chooses 0; no client chooses 3."""
     graph = nx.DiGraph([(0, 1), (1, 0), (0, 2)])  # from sender to receiver
     graph.add_node(3)
@@ -56,7 +56,7 @@ def test_by_hand(start):
     assert run.rounds[0].metrics["collaboration_symmetry"] == pytest.approx(2 / 3)
 
 
-def test_no_links_and_no_clients_to_select(start):
+def test_metrics_without_links_and_under_a_server(start):
     alone = start(Gossip(k=0), Uniform(), CollaborationGraph()).go(1).rounds[0].metrics
     assert alone["collaboration_sparsity"] == 1.0
     assert "collaboration_symmetry" not in alone

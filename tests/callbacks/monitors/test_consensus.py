@@ -30,7 +30,7 @@ SCENES = {
         {"topology": {"generator": "server", "args": {"servers": 2}}},
         {"init": "independent"},
     ),
-    "personal models beside": (gossip, {}, {"objective": objectives.Ditto()}),
+    "additional personal models": (gossip, {}, {"objective": objectives.Ditto()}),
 }
 
 
@@ -101,7 +101,7 @@ def test_they_change_nothing_and_follow_the_evaluation(small_run, tmp_path):
             np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def test_no_run_ends_by_the_accuracy_of_the_merged_model(small_run):
+def test_early_stopping_by_merged_test_accuracy_is_refused(small_run):
     from lightning.pytorch.callbacks import EarlyStopping
 
     with pytest.raises(UserError, match=r"monitor=merged_test_acc\) would choose by test data"):

@@ -1,4 +1,4 @@
-"""What rounds cost, link by link and in simulated time, against slow sums by hand."""
+"""Costs of rounds, link by link and in simulated time, against slow sums by hand."""
 
 import math
 import subprocess
@@ -108,7 +108,7 @@ def test_clients_that_are_down_take_no_time(start, trace):
     assert [round.metrics["simulated_seconds"] for round in run.rounds] == [12.0, 13.0, 13.0]
 
 
-def test_whose_training_diverged_has_trained(start):
+def test_diverged_training_takes_its_time(start):
     time = cb.SimulatedTime([0.5, 6, 6, 6, 6, 6], math.inf, math.inf)
     run = start(cb.Gossip(k=2), cb.Uniform(), time)
     run.module.data.images[run.module.data.train[0]] = math.inf
@@ -163,7 +163,7 @@ def test_a_trace_is_the_same_as_lists(start, tmp_path):
         ("0,1,1,1,-1\n", "line 2: latency=-1; it is a number of seconds, 0 or more"),
     ],
 )
-def test_a_trace_that_is_none_is_refused(text, sentence, tmp_path):
+def test_malformed_traces_are_refused(text, sentence, tmp_path):
     file = tmp_path / "devices.csv"
     file.write_text(text if text.startswith("client") or not text else f"client,speed,up,down,latency\n{text}")
     with pytest.raises(UserError, match=sentence):

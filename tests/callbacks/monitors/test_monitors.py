@@ -70,7 +70,7 @@ def friends(substitute, dropped, substitution=True, clusters=CLUSTERS, substitut
 
 
 def test_precision_and_recall_are_means_over_receivers():
-    # 0 chooses one of two friends; 1 a friend and a stranger; 3 its only friend; 2 and 4 nobody
+    # 0 chooses one of two friends; 1 a friend and a stranger; 3 its only friend; 2 and 4 no client
     found = neighbours(pairs((0, 1), (1, 0), (1, 3), (3, 4)))
     assert found["neighbour_precision"] == pytest.approx((1 + 1 / 2 + 1) / 3)
     assert found["neighbour_recall"] == pytest.approx((1 / 2 + 1 / 2 + 0 + 1 + 0) / 5)
@@ -82,14 +82,14 @@ def test_recall_counts_only_friends_that_could_be_chosen():
     assert found["neighbour_recall"] == pytest.approx((1 + 0 + 0 + 0) / 4)  # 4 has no friend in reach
 
 
-def test_where_nobody_is_selected_there_is_no_precision():
+def test_precision_is_nan_without_selected_neighbours():
     found = neighbours(pairs())
     assert math.isnan(found["neighbour_precision"])
     assert found["neighbour_recall"] == 0
 
 
 @pytest.mark.parametrize("fields", [{"clusters": None}, {"selected": None}, {"servers": 1}])
-def test_without_clusters_or_choices_of_clients_there_is_nothing_to_say_about_neighbours(fields):
+def test_neighbour_metrics_need_clusters_and_selecting_clients(fields):
     assert neighbours(**{"selected": pairs((0, 1)), **fields}) == {}
 
 
@@ -101,7 +101,7 @@ def test_friend_accuracy_is_a_share_of_the_dropped():
 @pytest.mark.parametrize(
     "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"substitute_rows": ["stale"]}]
 )
-def test_without_friends_there_is_nothing_to_say_about_them(fields):
+def test_friend_accuracy_is_absent_without_friends(fields):
     assert friends(**{"substitute": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}
 
 
@@ -122,13 +122,13 @@ def test_every_shipped_monitor_is_tested_in_this_folder():
     }
 
 
-def test_monitors_in_a_run_of_clients(start, make_clusters):
+def test_neighbour_metrics_of_runs_with_known_selections(start, make_clusters):
     graph = make_clusters(6, [0, 0, 0, 1, 1, 1])
     oracle = start(Gossip(k="all", within="cluster"), Uniform(), NeighbourAccuracy(), topology=graph).go()
     assert oracle.rounds[0].metrics["neighbour_precision"] == 1
     assert oracle.rounds[0].metrics["neighbour_recall"] == 1
-    everybody = start(Gossip(k="all"), Uniform(), NeighbourAccuracy(), topology=graph).go()
-    assert everybody.rounds[0].metrics["neighbour_precision"] == pytest.approx(2 / 5)
+    complete = start(Gossip(k="all"), Uniform(), NeighbourAccuracy(), topology=graph).go()
+    assert complete.rounds[0].metrics["neighbour_precision"] == pytest.approx(2 / 5)
 
 
 # --- the substitution error -------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def watched(start, trace):
 @pytest.mark.parametrize("engine", ["stacked", pytest.param("loop", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("topology", ["server", "complete", "ring"])
 @pytest.mark.parametrize("substitution", [FDMS, Stale, None])
-def test_the_error_is_the_distance_from_the_round_in_which_nobody_dropped_out(substitution, topology, engine, watched):
+def test_substitution_error_is_the_distance_to_full_participation(substitution, topology, engine, watched):
     more = [substitution()] if substitution else []
     settings = {"topology": topology, "trainer": {"precision": "64-true", "engine": engine}}
     dropped = watched("111111, 101011".replace("1", "1 ").replace("0", "0 "), *more, **settings).go(2)
@@ -161,7 +161,7 @@ def test_the_error_is_the_distance_from_the_round_in_which_nobody_dropped_out(su
     assert [round.metrics["substitution_error"] for round in full.rounds] == [0.0, 0.0]
 
 
-def test_the_error_is_that_of_the_average_whatever_the_servers_step(watched):
+def test_substitution_error_does_not_depend_on_the_server_step(watched):
     lines = "1 1 1 1 1 1, 1 0 1 0 1 1"
     whole, part = (watched(lines, FDMS(), uniform={"server_step": eta}).go(2) for eta in (1.0, 0.5))
     other = watched("1 1 1 1 1 1, 1 1 1 1 1 1", FDMS(), uniform={"server_step": 0.5}).go(2)
@@ -172,7 +172,7 @@ def test_the_error_is_that_of_the_average_whatever_the_servers_step(watched):
 
 @pytest.mark.parametrize("substitution", [FDMS, Stale])
 @pytest.mark.parametrize("topology", ["server", "ring"])
-def test_training_the_dropped_on_the_side_leaves_no_trace(substitution, topology, watched):
+def test_extra_training_of_dropped_clients_changes_nothing(substitution, topology, watched):
     lines = "1 1 1 1 1 1, 1 0 1 0 1 1, 0 0 0 0 0 0, 0 1 1 1 0 0"
     bare = watched(lines, substitution(), monitor=False, topology=topology).go(4)
     seen = watched(lines, substitution(), topology=topology).go(4)
@@ -194,7 +194,7 @@ def test_a_client_that_diverges_has_no_true_update(watched):
     assert ["substitution_error" in round.metrics for round in run.rounds] == [True, False, False]
 
 
-def test_friends_are_nearer_to_the_truth_than_the_mean_of_the_active_ones(start):
+def test_friends_have_less_error_than_the_mean_of_active_clients(start):
     def errors(*substitution):
         data = Digits(num_clients=10, samples_per_client=20, partition=LabelClusters(5))
         dropout = GroupedCount(0.3, full_first_round=True)

@@ -72,6 +72,6 @@ def whole(*more, selection=None):
         ((Gossip("all"), CHOCO(), Uniform()), "server", "CHOCO"),
     ],
 )
-def test_where_messages_can_be_lost_it_is_refused(policies, topology, sentence):
+def test_choco_is_refused_if_messages_can_be_lost(policies, topology, sentence):
     with pytest.raises(UserError, match=sentence):
         federation(*policies, topology=topology)

@@ -143,7 +143,7 @@ def by_hand(run, policies, server=False):
 @pytest.mark.parametrize("topology", ["complete", "server"])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_run_is_the_one_in_numpy(federation, name, engine, topology):
+def test_runs_equal_those_in_numpy(federation, name, engine, topology):
     run = federation(POLICIES[name], engine, topology)
     expected, memory = by_hand(run, POLICIES[name], topology == "server")
     honest, _ = by_hand(run, [], topology == "server")
@@ -156,7 +156,7 @@ def test_a_run_is_the_one_in_numpy(federation, name, engine, topology):
 
 @pytest.mark.cpu_bits
 @pytest.mark.parametrize("name", POLICIES)
-def test_it_does_not_matter_how_many_go_together_nor_where_a_run_was_stopped(federation, monkeypatch, name):
+def test_blocks_of_senders_and_resuming_change_nothing(federation, monkeypatch, name):
     whole = federation(POLICIES[name]).go(ROUNDS)
     monkeypatch.setattr(senders_module, "BLOCK_BYTES", 1)
     first = federation(POLICIES[name]).go(1)
@@ -166,7 +166,7 @@ def test_it_does_not_matter_how_many_go_together_nor_where_a_run_was_stopped(fed
         assert torch.equal(whole.bank.boundary.rows[rows], second.bank.boundary.rows[rows]), rows
 
 
-def test_without_such_a_policy_what_is_sent_is_what_was_trained(federation):
+def test_without_outgoing_policies_trained_models_are_sent(federation):
     class Looks(cb.Monitor):
         def on_trained(self, round):
             self.same = round.bank.rows("sent") is round.bank.rows("trained")
@@ -177,7 +177,7 @@ def test_without_such_a_policy_what_is_sent_is_what_was_trained(federation):
     assert list(run.bank.boundary.rows) == ["models"]
 
 
-def test_who_is_down_sends_nothing_and_keeps_what_it_has_kept(federation, tmp_path, monkeypatch):
+def test_dropped_client_sends_nothing_and_keeps_its_residual(federation, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "up.txt").write_text("1 1 1 1 1\n1 0 1 1 1\n")
     run = federation([TOP, lambda: cb.Trace("up.txt", repeat=True)])
@@ -201,7 +201,7 @@ class Short(cb.Outgoing):
         return width
 
 
-def test_a_sparse_update_costs_a_value_and_a_position_where_the_start_is_known(federation):
+def test_sparse_updates_are_charged_if_receivers_know_the_start(federation):
     download, upload = 4 * 18, 8 * 5
     assert bytes_of(federation([], topology="server")) == CLIENTS * 2 * download
     assert bytes_of(federation([TOP], topology="server")) == CLIENTS * (download + upload)
@@ -210,13 +210,13 @@ def test_a_sparse_update_costs_a_value_and_a_position_where_the_start_is_known(f
     assert bytes_of(federation([NOISE, TOP], topology="server")) == CLIENTS * (download + upload)
 
 
-def test_more_than_half_of_the_entries_cost_no_more_than_all_of_them(federation):
+def test_sparse_messages_never_cost_more_than_whole_ones(federation):
     for share, kept in ((0.4, 7), (0.5, 9), (0.6, 11), (1.0, 18)):
         run = federation([lambda share=share: cb.TopK(share)], topology="server")
         assert bytes_of(run) == CLIENTS * (4 * 18 + min(8 * kept, 4 * 18)), share
 
 
-def test_a_quantized_message_is_right_on_average_and_zeros_stay_zeros():
+def test_quantization_is_unbiased_and_keeps_zeros():
     rows = torch.randn(3, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows[1] = 0
     grid = [(number + 0.5) / 1000 for number in range(1000)]  # all draws once
@@ -242,7 +242,7 @@ def test_buffers_are_sent_and_charged_whole(federation):
         assert bytes_of(run) == CLIENTS * (4 * whole + upload)
 
 
-def test_neighbours_who_do_not_know_the_start_get_whole_models(federation):
+def test_neighbours_that_do_not_know_the_start_get_whole_models(federation):
     run = federation([TOP])
     assert bytes_of(run) == CLIENTS * 4 * 4 * 18
     assert any("TopK saves no bytes without a server" in remark for remark in run.trainer.remarks)
@@ -262,7 +262,7 @@ class Quarter(cb.Outgoing):
         return width
 
 
-def test_bytes_are_those_of_bytes_of_whatever_hook_sends_the_message(federation):
+def test_bytes_of_declares_the_size_of_messages(federation):
     assert bytes_of(federation([Quarter])) == CLIENTS * 4 * 18
     assert bytes_of(federation([Quarter], topology="server")) == CLIENTS * (4 * 18 + 18)
     assert bytes_of(federation([Quarter, TOP], topology="server")) == CLIENTS * (4 * 18 + 8 * 5)
@@ -270,7 +270,7 @@ def test_bytes_are_those_of_bytes_of_whatever_hook_sends_the_message(federation)
 
 
 @pytest.mark.parametrize("size", [4.5, -1, "few"])
-def test_bytes_that_are_no_number_of_bytes_are_refused_before_the_training(federation, size):
+def test_invalid_message_sizes_are_refused_before_training(federation, size):
     wrong = type("Mine", (cb.Outgoing,), {"bytes_of": lambda self, width: size})
     with pytest.raises(UserError, match=r"outgoing Mine: bytes_of\(\) returns .* whole number of bytes"):
         federation([wrong])
@@ -316,7 +316,7 @@ def sending(function):
         (lambda u, s: s.normal((3, 18)), r"outgoing Mine draws numbers of shape \[3, 18\]; the first dimension"),
     ],
 )
-def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentence):
+def test_policy_that_breaks_its_contract_is_named(federation, function, sentence):
     with pytest.raises(UserError, match=sentence):
         federation([sending(function)]).go()
 
@@ -358,7 +358,7 @@ def test_a_mistake_is_named_before_anything_is_trained(federation, make, sentenc
         ([TOP, type("Other", (cb.TopK,), {})], "outgoing TopK and Other both keep a row set 'residual'; rename one"),
     ],
 )
-def test_policies_that_would_get_into_each_others_way_are_refused(federation, policies, sentence):
+def test_conflicting_policies_are_refused(federation, policies, sentence):
     with pytest.raises(UserError, match=sentence):
         federation(policies)
 
@@ -372,7 +372,7 @@ def test_noise_leaves_running_statistics_alone_and_says_so(federation):
 
 
 # --- the adversaries --------------------------------------------------------------------------------------------------
-def test_what_honest_clients_have_of_adversaries_is_counted_and_the_summary_names_them(federation):
+def test_links_and_weights_of_adversaries_are_counted(federation):
     ring = nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)])
     run = federation([flip, lambda: cb.NoiseAttack(clients=[4])], topology=ring)
     metrics = run.go().rounds[-1].metrics
@@ -380,7 +380,7 @@ def test_what_honest_clients_have_of_adversaries_is_counted_and_the_summary_name
     assert metrics["adversary_weight"] == pytest.approx(4 / 9)
 
 
-def test_adversaries_are_drawn_by_the_seed_or_known_from_the_data(federation):
+def test_adversaries_are_drawn_by_seed_or_given_by_data(federation):
     run = federation([lambda: cb.SignFlip(0.4)])
     policy = run.trainer.policy(cb.Outgoing)
     drawn = policy.who(run.module.federation)
@@ -411,7 +411,7 @@ def test_a_clipped_update_is_no_longer_than_it_may_be():
     np.testing.assert_allclose(found, rows.double().numpy() * np.minimum(1, 2 / lengths), rtol=1e-6)
 
 
-def test_everybody_in_reach_of_an_adversary_is_harmed_and_nobody_else(federation):
+def test_adversary_harms_exactly_the_clients_in_its_reach(federation):
     ring = nx.cycle_graph(CLIENTS)
     usual, attacked = (federation(p, topology=ring).go() for p in ([], [lambda: cb.SignFlip(clients=[0], scale=5.0)]))
     differ = (usual.models - attacked.models).abs().amax(1) > 1e-9

@@ -1,4 +1,4 @@
-"""Runs of predictions with plain clients beside them."""
+"""Runs of predictions, and plain clients to compare them with."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from plain_clients import EPOCHS, LR, MOMENTUM, UP, Plain, network, samples
 
 @pytest.fixture
 def plain_run(start, tmp_path, monkeypatch):
-    """A run in float64 with full batches, clients that drop out, and the plain federation beside it."""
+    """Make a run in float64 with full batches and clients that drop out, and a plain federation to compare it with."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "up.txt").write_text("\n".join(" ".join(line) for line in UP))
 

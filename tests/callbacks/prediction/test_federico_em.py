@@ -106,7 +106,7 @@ def test_rounds_and_predictions_are_those_of_the_paper(plain_run, engine, epsilo
         assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * links * width / 5)
 
 
-def test_one_step_on_all_data_is_a_weighted_sum_of_gradients(plain_run):
+def test_full_batch_step_is_a_weighted_sum_of_gradients(plain_run):
     """phi_j <- phi_j - lr sum_i w_ij grad F_i(phi_j), the M-step as printed."""
     run, plain = plain_run(FedeRiCo(k=4), FedeRiCoStep(), local_epochs=1, optimizer=lambda p: torch.optim.SGD(p, lr=LR))
     weights = run.go().rounds[-1].weights
@@ -121,7 +121,7 @@ def test_one_step_on_all_data_is_a_weighted_sum_of_gradients(plain_run):
 
 
 def test_updates_go_back_over_links_that_exist(plain_run):
-    """0 hears 1 and 2, but only 1 hears 0: 2 cannot be sent anything."""
+    """Client 0 receives from 1 and 2, but only 1 receives from 0: it cannot send anything to 2."""
     graph = nx.DiGraph([(1, 0), (0, 1), (2, 0), (3, 4), (4, 3)])
     run, plain = plain_run(FedeRiCo(k=3), FedeRiCoStep(), Mixture(), topology=graph)
     by_hand = FedeRiCoByHand(plain, known=3)
@@ -134,7 +134,7 @@ def test_updates_go_back_over_links_that_exist(plain_run):
 
 
 @ENGINES
-def test_ones_own_model_is_fine_tuned_and_the_others_are_as_they_are(plain_run, engine):
+def test_fine_tuning_changes_only_the_clients_own_model(plain_run, engine):
     run, plain = plain_run(FedeRiCo(k=K), ScoreWeighted(), Mixture(), engine=engine, finetune_epochs=2)
     run.go(2)
     by_hand = FedeRiCoByHand(plain)
@@ -203,7 +203,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
-def test_what_it_cannot_work_with_is_refused(plain_run, sentence):
+def test_incompatible_policies_are_refused(plain_run, sentence):
     with pytest.raises(UserError, match=sentence):
         plain_run(*REFUSED[sentence])
 

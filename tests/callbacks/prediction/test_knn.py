@@ -48,7 +48,7 @@ def predicted(plain, model, client, split, weight, k=10, scale=1.0, kernel="squa
 
 
 def check(run, plain, models, weight=0.5, **options):
-    """What the run says of its clients' predictions is what the plain ones give."""
+    """Check the run's losses and accuracies against the predictions of plain clients."""
     found = run.module.evaluate()
     for client, model in enumerate(models):
         own = weight if isinstance(weight, float) else chosen(plain, model, client, **options)
@@ -83,7 +83,7 @@ OPTIONS = {
 
 @ENGINES
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_it_is_fedavg_and_the_neighbours_votes(plain_run, engine, options):
+def test_predictions_combine_fedavg_and_neighbours_votes(plain_run, engine, options):
     """The paper's method: one global model by averages over the clients that are active, and votes on each client."""
     policies = [Gossip(k="all"), SampleWeighted(), Trace("up.txt"), KNN(**options)]
     run, plain = plain_run(*policies, topology="server", engine=engine)
@@ -98,7 +98,7 @@ def test_it_is_fedavg_and_the_neighbours_votes(plain_run, engine, options):
 
 
 @ENGINES
-def test_it_goes_with_gossip_and_weights_by_validation(plain_run, engine):
+def test_knn_works_with_gossip_and_validated_weights(plain_run, engine):
     run, plain = plain_run(Gossip(k=2), Uniform(), Trace("up.txt"), KNN(weight="validation"), engine=engine)
     models = [plain.first] * 5
     for line in UP:
@@ -136,7 +136,7 @@ def test_personal_heads_and_bodies_are_the_clients_own(plain_run, engine):
     check(run, plain, models)
 
 
-def test_the_edges_of_the_weight_are_the_network_and_the_votes(plain_run):
+def test_weights_0_and_1_use_only_network_or_votes(plain_run):
     run, _ = plain_run(Gossip(k=0), Uniform(), KNN(weight=0.0))
     alone = plain_run(Gossip(k=0), Uniform())[0].go(2).module.evaluate()
     found = run.go(2).module.evaluate()

@@ -25,7 +25,7 @@ class Drawing(Prediction):
 
 
 class Doubled(Prediction):
-    """Counts everybody twice."""
+    """Counts each client twice."""
 
     def members(self, federation):
         links = Links.loops(torch.ones(federation.num_nodes, dtype=torch.bool))
@@ -46,7 +46,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said_before_anything_is_trained(small_run, wrong):
+def test_mistakes_are_named_before_training(small_run, wrong):
     run = small_run(2, policies=[Gossip(k=2), Uniform(), wrong()])
     with pytest.raises(UserError, match=WRONG[wrong]):
         run.fit()

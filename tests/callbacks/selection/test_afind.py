@@ -69,7 +69,7 @@ def test_the_budget_of_a_client_comes_before_k(of_given_layers):
     assert round.selected.sum(1).tolist() == [1, 3, 0, 2]
 
 
-def test_a_budget_takes_the_best_of_those_that_reach_the_threshold(of_given_layers):
+def test_budget_takes_the_best_neighbours_above_the_threshold(of_given_layers):
     graph, policies = nx.complete_graph(4), lambda: afind_plus(nu=0.2, proxy="weight", center=False)
     every = of_given_layers(GOLDEN, *policies()).selected
     nx.set_node_attributes(graph, {0: 2, 1: 3, 2: 0, 3: 1}, "budget")
@@ -79,14 +79,14 @@ def test_a_budget_takes_the_best_of_those_that_reach_the_threshold(of_given_laye
     assert round.selected.sum(1).tolist() == torch.minimum(every.sum(1), torch.tensor([2, 3, 0, 1])).tolist()
 
 
-def test_tau_0_selects_everybody_like_gossip_with_all(start):
+def test_tau_0_selects_all_neighbours_like_gossip(start):
     ours = start(*afind_plus(tau=0.0)).go(3)
     theirs = start(Gossip(k="all"), Boltzmann()).go(3)
     assert all(torch.equal(round.selected, round.reachable) for round in ours.rounds)
     assert torch.equal(ours.models, theirs.models)
 
 
-def test_a_huge_tau_selects_nobody_and_is_local_training_to_the_bit(start):
+def test_huge_tau_selects_no_client_and_equals_local_training(start):
     ours = start(*afind_plus(tau=1e6)).go(3)
     theirs = start(Gossip(k=0), Uniform()).go(3)
     assert not any(round.selected.any() for round in ours.rounds)
@@ -101,7 +101,7 @@ def test_identical_clients_select_each_other(start, make_data):
         close(round.scores[round.reachable], [1.0] * 30)
 
 
-def test_identical_clients_lose_each_other_by_the_letter(start, make_data):
+def test_literal_rule_drops_identical_clients(start, make_data):
     literal = AFIND(rule="literal", proxy="weight", center=False), AdaptiveThreshold(rule="literal"), Uniform()
     run = start(*literal, data=make_data(6, same=True)).go(3)
     assert [int(round.selected.sum()) for round in run.rounds] == [30, 0, 0]
@@ -126,7 +126,7 @@ def test_neighbours_are_drawn_with_their_probabilities_and_without_a_threshold(o
     ]
 
 
-def test_a_draw_is_the_same_in_any_cohorts_and_goes_on_after_a_break(start, go_on):
+def test_draws_do_not_depend_on_cohorts_or_resuming(start, go_on):
     def policies():
         return AFIND(k=2, choose="sampled"), Uniform()
 
@@ -141,7 +141,7 @@ def test_a_draw_is_the_same_in_any_cohorts_and_goes_on_after_a_break(start, go_o
     assert not torch.equal(whole.rounds[0].selected, whole.rounds[1].selected)
 
 
-def test_a_budget_is_how_many_are_drawn(start):
+def test_budget_is_the_number_of_drawn_neighbours(start):
     graph = nx.complete_graph(4)
     nx.set_node_attributes(graph, {0: 1, 1: 3, 2: 0, 3: 2}, "budget")
     run = start(AFIND(k=2, choose="sampled", rule="literal"), Uniform(), clients=4, topology=graph).go(2)
@@ -151,7 +151,7 @@ def test_a_budget_is_how_many_are_drawn(start):
 # --- as printed -------------------------------------------------------------------------------------------------------
 
 
-def test_by_the_letter_only_the_selected_ones_send_proxies(start, make_data):
+def test_literal_rule_receives_proxies_only_from_selected_neighbours(start, make_data):
     literal = AFIND(rule="literal", proxy="weight", center=False), AdaptiveThreshold(rule="literal"), Uniform()
     run = start(*literal, data=make_data(6, same=True)).go(2)
     assert [round.metrics["proxies_received"] for round in run.rounds] == [5, 0]
@@ -171,7 +171,7 @@ def naive_cosines(proxies, reachable, centre):
 
 
 def first_batch_gradients(run, round):
-    """Of each client's first batch of the round at its model before the round, by autograd."""
+    """Compute gradients by autograd, of each client's first batch of the round at its model before the round."""
     rows, data = [], run.data
     for i, row in enumerate(round.before):
         order = drawn_order(len(data.train[i]), 0, "local", round.index, i, 0)
@@ -217,7 +217,7 @@ def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept,
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize(("centre", "similarity"), [(True, "cosine"), (False, "distance")])
-def test_activations_are_mean_inputs_of_the_head_over_the_training_data(centre, similarity, engine, start, make_data):
+def test_activations_are_mean_head_inputs_over_training_data(centre, similarity, engine, start, make_data):
     policies = afind_plus(proxy="activations", center=centre, similarity=similarity)
     data = make_data(sizes=[6, 4, 9, 6, 5, 7])
     run = start(*policies, network=MLP(hidden=[6, 8]), data=data, trainer={"engine": engine}, topology="ring").go(2)
@@ -253,13 +253,13 @@ def test_activations_are_mean_inputs_of_the_head_over_the_training_data(centre, 
         ({"proxy_noise": 1.0}, [], {}, "grad_at_receiver, not for activations; drop it"),
     ],
 )
-def test_activations_that_cannot_be_are_refused(options, company, settings, sentence, start):
+def test_unavailable_activations_are_refused(options, company, settings, sentence, start):
     with pytest.raises(UserError, match=sentence):
         start(AFIND(proxy="activations", **options), Uniform(), *company, **settings)
 
 
 def gradient_at(run, round, receiver, sender):
-    """Of the sender's first batch of the round, at the receiver's shared and the sender's personal parameters."""
+    """Compute the gradient of a sender's first batch at the receiver's shared and its own personal parameters."""
     personal = run.module.layout.personal.mask(run.module.layout.width)
     row = torch.where(personal, round.before[sender], round.before[receiver])
     order = drawn_order(len(run.data.train[sender]), 0, "local", round.index, sender, 0)
@@ -297,7 +297,7 @@ def test_gradients_at_the_receiver_are_all_taken_at_its_model(centre, similarity
             np.testing.assert_allclose(round.similarity[i, near].numpy(), expected, atol=2e-5)
 
 
-def test_gradients_at_the_receiver_cost_its_model_for_each_neighbour_and_a_layer_back(start):
+def test_gradients_at_the_receiver_charge_model_and_returned_layer(start):
     run = start(*afind_plus(proxy="grad_at_receiver"), topology="ring").go(2)
     layer = 5 * 4 + 4
     width = layer + 4 * 3 + 3
@@ -308,7 +308,7 @@ def test_gradients_at_the_receiver_cost_its_model_for_each_neighbour_and_a_layer
         assert round.metrics["bytes_received"] == pytest.approx(4 * (mixed * width + 12 * layer + 12 * width) / 6)
 
 
-def test_who_has_dropped_out_answers_no_receiver(start, trace):
+def test_dropped_clients_answer_no_receiver(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
     round = start(*afind_plus(proxy="grad_at_receiver"), up, rounds=2).go(2).rounds[1]
     assert round.similarity[:, 2].isnan().all()
@@ -342,7 +342,7 @@ PROXY_LAYERS = [  # the layer, and how many percent of the model it is
 
 
 @pytest.mark.parametrize(("network", "shape", "layer", "percent"), PROXY_LAYERS)
-def test_the_proxy_of_a_shipped_network_is_its_last_layer_of_weights_before_the_head(network, shape, layer, percent):
+def test_default_proxy_is_the_last_layer_before_the_head(network, shape, layer, percent):
     layout = Layout(network.build(shape, 10))
     columns = AFIND().columns(SimpleNamespace(layout=layout))
     assert columns == layout.module_columns(layer)
@@ -350,7 +350,7 @@ def test_the_proxy_of_a_shipped_network_is_its_last_layer_of_weights_before_the_
     assert round(100 * len(columns) / parameters) == percent
 
 
-def test_every_shipped_network_of_images_has_a_proxy_layer_that_is_named_here():
+def test_proxy_layers_of_all_image_networks_are_tested():
     others = {"CharTransformer", "TCN", "Tabular"}
     assert {type(network).__name__ for network, *_ in PROXY_LAYERS} == set(shipped_classes("model.network")) - others
 
@@ -364,7 +364,7 @@ def test_another_layer_can_be_compared(start):
     np.testing.assert_allclose(run.rounds[0].similarity.numpy(), expected, atol=2e-5)
 
 
-def test_proxies_are_charged_to_everybody_who_looks(start):
+def test_proxies_are_charged_to_every_receiver_that_compares(start):
     run = start(*afind_plus(), topology="ring").go(2)
     layer = 5 * 4 + 4
     width = layer + 4 * 3 + 3
@@ -376,23 +376,23 @@ def test_proxies_are_charged_to_everybody_who_looks(start):
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------
-def test_with_a_substitution_a_dropped_neighbour_is_remembered_as_it_was_seen_last(start, trace):
+def test_substitution_keeps_the_last_similarity_of_dropped_neighbours(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1", "1 1 1 1 1 1")
     run = start(*afind_plus(tau=0.0), up, Stale(), rounds=3).go(3)
     first, second, third = run.rounds
     assert torch.equal(second.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
     assert second.selected[[0, 1, 3, 4, 5], 2].all()
-    assert second.similarity[2].isnan().all()  # it looked at nobody
+    assert second.similarity[2].isnan().all()  # it compared no client
     assert not torch.equal(third.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
 
 
-def test_with_a_substitution_a_neighbour_never_seen_is_an_average_one(start, trace):
+def test_substitution_gives_unseen_neighbours_an_average_score(start, trace):
     round = start(*afind_plus(), trace("1 1 0 1 1 1"), Stale(), rounds=1).go().rounds[0]
     assert (round.scores[[0, 1, 3, 4, 5], 2] == 1).all()
     assert round.similarity[:, 2].isnan().all()
 
 
-def test_without_a_substitution_a_dropped_neighbour_is_not_there(start, trace):
+def test_without_a_substitution_dropped_neighbours_are_left_out(start, trace):
     round = start(*afind_plus(tau=0.0), trace("1 1 1 1 1 1", "1 1 0 1 1 1"), rounds=2).go(2).rounds[1]
     assert round.similarity[:, 2].isnan().all()
     assert not round.selected[:, 2].any()
@@ -473,7 +473,7 @@ def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, start):
         ),
     ],
 )
-def test_noise_that_cannot_be_is_refused(options, sentence, start):
+def test_invalid_noise_is_refused(options, sentence, start):
     with pytest.raises(UserError, match=sentence):
         start(AFIND(**options), Uniform())
 

@@ -103,14 +103,14 @@ def test_the_rounds_are_those_of_the_pseudo_code(budgets, graph, dpfl):
 
 
 def hub(leaves=9):
-    """A client that hears all others, each of which hears it and one or two more."""
+    """Build a graph where one client receives from all others, and they from it and one or two more."""
     graph = nx.star_graph(leaves)
     graph.add_edges_from((i, i + 1) for i in range(1, leaves))
     return graph
 
 
 @pytest.mark.parametrize("budget", [2, "all"])
-def test_clients_choose_the_same_whoever_chooses_beside_them(budget, start, make_data, monkeypatch):
+def test_choices_do_not_depend_on_the_grouping_of_clients(budget, start, make_data, monkeypatch):
     """All together, the hub and the others apart, or each by itself."""
 
     def run():
@@ -129,7 +129,7 @@ def test_clients_choose_the_same_whoever_chooses_beside_them(budget, start, make
 
 
 @pytest.mark.parametrize("places", [1, 7, 12, 40, 2**22])
-def test_who_chooses_together_has_about_as_many_candidates(places, monkeypatch):
+def test_groups_have_clients_with_similar_numbers_of_candidates(places, monkeypatch):
     monkeypatch.setattr(dpfl_policy, "PLACES_AT_ONCE", places)
     count = torch.tensor([3, 0, 12, 3, 1, 2, 0, 3])
     groups = list(dpfl_policy._together(count))
@@ -141,8 +141,8 @@ def test_who_chooses_together_has_about_as_many_candidates(places, monkeypatch):
         assert count[former].min() >= count[later].max()
 
 
-def test_a_link_more_changes_nobody_elses_draws(dpfl):
-    """Client 0 hears one more; round 0 of everybody else is the same."""
+def test_additional_link_does_not_change_other_clients_draws(dpfl):
+    """Client 0 receives from one more; round 0 of all other clients is the same."""
     graph = nx.DiGraph(nx.circulant_graph(6, [1]))
     more = graph.copy()
     more.add_edge(3, 0)
@@ -152,8 +152,8 @@ def test_a_link_more_changes_nobody_elses_draws(dpfl):
     assert int(other.ledger.models[0].sum()) == 3
 
 
-def test_everybody_mixes_what_was_trained_and_not_what_is_already_mixed(start, make_data):
-    """Each of three clients hears the next: in place, the last one would get 2.5."""
+def test_clients_mix_trained_models_instead_of_mixed_ones(start, make_data):
+    """Each of three clients receives from the next: if models were mixed in place, the last one would get 2.5."""
     ring = nx.DiGraph([(1, 0), (2, 1), (0, 2)])
     data = make_data(3, val_fraction=1 / 3)
     policies = DPFL(initial_epochs=0), Equal()
@@ -168,7 +168,7 @@ def test_everybody_mixes_what_was_trained_and_not_what_is_already_mixed(start, m
     assert run.go().models[:, bias].tolist() == [1, 3, 2]
 
 
-def test_round_0_trains_as_long_as_it_is_told_and_the_others_as_always(dpfl, start, make_data):
+def test_only_round_0_trains_for_initial_epochs(dpfl, start, make_data):
     run = dpfl(initial_epochs=3, rounds=2)
     data = make_data(sizes=SIZES, val_fraction=1 / 3)
     longer = start(Gossip(k=0), Equal(), data=data, local_epochs=3).go()
@@ -177,7 +177,7 @@ def test_round_0_trains_as_long_as_it_is_told_and_the_others_as_always(dpfl, sta
     assert run.rounds[1].record.phases[0].duration.epochs == 1
 
 
-def test_a_budget_of_nobody_is_local_training_to_the_bit(dpfl, start, make_data):
+def test_budget_0_equals_local_training(dpfl, start, make_data):
     run = dpfl(budget=0, initial_epochs=1)
     local = start(Gossip(k=0), Equal(), data=make_data(sizes=SIZES, val_fraction=1 / 3)).go(4)
     assert torch.equal(run.models, local.models)
@@ -187,7 +187,7 @@ def test_a_budget_of_nobody_is_local_training_to_the_bit(dpfl, start, make_data)
 # --- what is received, and kept at once -------------------------------------------------------------------------------
 @pytest.mark.parametrize("budgets", [[3] * 6, [5, 1, 2, 0, 9, 3], [1] * 6])
 @pytest.mark.parametrize("options", [{}, {"repeat_bggc": True}, {"period": 2}], ids=str)
-def test_nobody_ever_keeps_more_models_of_others_than_its_budget(budgets, options, dpfl):
+def test_clients_never_hold_more_models_than_their_budget(budgets, options, dpfl):
     limits = torch.tensor(budgets)
     for round in dpfl(topology=with_budgets(budgets), **options).rounds:
         assert (round.selected.sum(1) <= limits).all()
@@ -196,13 +196,13 @@ def test_nobody_ever_keeps_more_models_of_others_than_its_budget(budgets, option
         reach = torch.minimum(limits, torch.tensor(5))
         if round.index == 0:
             assert torch.equal(round.ledger.held, reach)  # a batch is as large as it may be
-            assert torch.equal(round.ledger.models.sum(1), 5 * (limits > 0))  # and everybody is looked at
+            assert torch.equal(round.ledger.models.sum(1), 5 * (limits > 0))  # and all neighbours are evaluated
 
 
-def test_in_round_0_all_neighbours_come_once_to_be_summed_and_once_to_be_judged(dpfl):
+def test_round_0_charges_models_for_the_sum_and_for_evaluation(dpfl):
     run = dpfl(topology=with_budgets([3, 1, 5, 9, 0, 2]), model={"lr": 0.0}, rounds=1, aggregation=Equal())
     (round,) = run.rounds
-    # nothing was learned: all models are alike, so that everybody is added until the budget is spent
+    # without learning all models are alike, so that clients are added until the budget is spent
     assert round.selected.sum(1).tolist() == [3, 1, 5, 5, 0, 2]
     received = (round.ledger.models.long() + round.ledger.again).sum(1)
     assert received.tolist() == [5 + 3, 5 + 1, 5, 5, 0, 5 + 2]
@@ -210,7 +210,7 @@ def test_in_round_0_all_neighbours_come_once_to_be_summed_and_once_to_be_judged(
     assert round.metrics["probes_received"] == pytest.approx(int(received.sum() - round.selected.sum()) / 6)
 
 
-def test_later_a_client_receives_its_first_choice_and_nobody_else(dpfl):
+def test_later_rounds_receive_only_the_first_choice(dpfl):
     run = dpfl()
     first = run.rounds[0].selected
     assert 0 < int(first.sum()) < 30
@@ -220,13 +220,13 @@ def test_later_a_client_receives_its_first_choice_and_nobody_else(dpfl):
         assert not round.ledger.again.any()
 
 
-def test_by_the_letter_the_budget_is_exceeded(dpfl):
+def test_literal_rule_exceeds_the_budget(dpfl):
     run = dpfl(budget=2, rule="literal", model={"lr": 0.0}, aggregation=Equal())
     assert run.rounds[0].selected.sum(1).tolist() == [4] * 6  # batches of 2, 2 and 1; the first is left after one
     assert all(round.ledger.held.tolist() == [4] * 6 for round in run.rounds[1:])
 
 
-def test_a_random_graph_stands_in_the_place_of_the_choices_and_the_rest_stays(dpfl):
+def test_random_rule_replaces_the_choices_by_a_random_graph(dpfl):
     """Section 4.5: the longer first round, the kept best model and the mean are DPFL's."""
     run = dpfl(budget=2, rule="random")
     first = run.rounds[0].selected
@@ -241,7 +241,7 @@ def test_a_random_graph_stands_in_the_place_of_the_choices_and_the_rest_stays(dp
     assert not torch.equal(first, greedy.rounds[0].selected)
 
 
-def test_two_models_are_judged_for_each_candidate_all_clients_at_once(dpfl):
+def test_each_candidate_costs_two_evaluations_for_all_clients_together(dpfl):
     run = dpfl(budget="all", rounds=0)
     calls = recorded(run)
     run.go()
@@ -254,7 +254,7 @@ def test_two_models_are_judged_for_each_candidate_all_clients_at_once(dpfl):
 
 
 # --- when, and among whom ---------------------------------------------------------------------------------------------
-def test_between_two_choices_the_last_one_holds_and_costs_no_probe(dpfl):
+def test_choices_hold_for_a_period_without_probes(dpfl):
     run = dpfl(budget="all", period=3, rounds=8, model={"lr": 0.5})
     selected = [round.selected for round in run.rounds]
     for round in run.rounds:
@@ -275,14 +275,14 @@ def test_choosing_among_all_again_may_leave_the_first_choice(dpfl):
 
 
 class Flaky(Topology):
-    """A complete graph of which each client hears an exact share in a round, and everybody in round 0."""
+    """Complete graph where each client receives from three others in a round, and from all in round 0."""
 
     def reachable(self, round):
         up = super().reachable(round)
         return up.draw(3, seed=round) if round else up
 
 
-def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_that_it_hears(start, make_data):
+def test_choices_are_limited_to_first_choices_with_present_links(start, make_data):
     policies = DPFL(budget=4, initial_epochs=2), Equal()
     run = start(*policies, data=make_data(sizes=SIZES, val_fraction=1 / 3))
     run.module.federation.topology = Flaky(nx.complete_graph(6), list(range(6)))
@@ -294,7 +294,7 @@ def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_t
     assert any((first & ~round.reachable).any() for round in run.rounds[1:])
 
 
-def test_who_misses_round_0_chooses_among_all_when_it_comes(dpfl, trace):
+def test_client_missing_round_0_chooses_among_all_later(dpfl, trace):
     run = dpfl(trace("0 1 1 1 1 1", "0 1 1 1 1 1", "1 1 1 1 1 1", "1 1 1 1 1 1"))
     assert [int(round.ledger.models[0].sum()) for round in run.rounds[:3]] == [0, 0, 5]
     assert torch.equal(run.rounds[3].ledger.models[0], run.rounds[2].selected[0])
@@ -309,7 +309,7 @@ def accuracy(run, row, owner, split):
     return float((scores.argmax(1) == y).double().mean())
 
 
-def test_the_best_trained_model_on_validation_is_kept_the_latest_among_equals(dpfl):
+def test_best_validated_model_is_kept_and_ties_take_the_latest(dpfl):
     run = dpfl(rounds=8, model={"lr": 1.0})
     history = torch.tensor([[accuracy(run, round.trained[i], i, "val") for i in range(6)] for round in run.rounds])
     latest = len(history) - 1 - history.flip(0).argmax(0)
@@ -326,7 +326,7 @@ def test_clients_are_evaluated_by_the_model_that_is_kept(dpfl):
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_who_has_never_trained_keeps_its_first_model(dpfl, trace):
+def test_untrained_client_keeps_its_first_model(dpfl, trace):
     run = dpfl(trace("0 1 1 1 1 1"), rounds=0)
     first = run.models[0].clone()
     assert torch.equal(run.go(2).rows("best")[0], first)

@@ -11,7 +11,7 @@ from dfl_lightning.utils.errors import UserError
 
 @pytest.fixture
 def flipped(start):
-    """A run whose first three clients are adversaries; nobody's budget is limited."""
+    """Make a run whose first three clients are adversaries; budgets are not limited."""
 
     def _flipped(rounds=4, **options):
         data = Digits(
@@ -23,7 +23,7 @@ def flipped(start):
     return _flipped
 
 
-def test_adversaries_that_do_not_choose_learn_from_nobody_and_are_heard(flipped):
+def test_adversaries_that_do_not_choose_only_send(flipped):
     run = flipped(adversaries_choose=False)
     adversaries = run.data.adversaries
     assert adversaries.tolist() == [True] * 3 + [False] * 3
@@ -40,6 +40,6 @@ def test_adversaries_that_choose_are_clients_like_others(flipped):
     assert run.rounds[0].selected[run.data.adversaries].any()
 
 
-def test_without_falsified_labels_there_is_nobody_to_keep_from_choosing(start, make_data):
+def test_adversaries_without_falsified_labels_are_refused(start, make_data):
     with pytest.raises(UserError, match=r"no client has falsified labels; use data\.partition FlippedLabels"):
         start(DPFL(adversaries_choose=False), Uniform(), data=make_data(val_fraction=1 / 3))

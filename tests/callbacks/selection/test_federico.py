@@ -32,7 +32,7 @@ def test_without_exploration_the_largest_weights_are_fetched(start):
 
 
 def test_unknown_neighbours_are_drawn_at_random(start):
-    """In the first round all are equal: without a random order, everybody would fetch the lowest ids."""
+    """In the first round all are equal: without a random order, all clients would fetch the lowest ids."""
     first = start(FedeRiCo(k=1, epsilon=0), Uniform()).go().rounds[0].selected
     assert len({tuple(ids(row)) for row in first}) > 2
 
@@ -44,7 +44,7 @@ def test_exploring_all_the_time_is_gossip(start):
     assert all((round.selected.sum(1) == 2).all() for round in run.rounds)
 
 
-def test_so_many_rounds_explore(start):
+def test_share_of_exploring_rounds_is_epsilon(start):
     """With two kinds of clients that cannot stand each other, strangers are fetched in rounds of exploration only."""
     policy = FedeRiCo(k=1, epsilon=0.3)
     run = start(policy, Uniform(), local_epochs=0, rounds=200)
@@ -60,11 +60,11 @@ def test_so_many_rounds_explore(start):
     assert share == pytest.approx(0.3 * 4 / 5, abs=0.06)  # sd 0.017
 
 
-def test_what_is_fetched_is_mixed_and_paid_once(start):
+def test_fetched_models_are_mixed_and_charged_once(start):
     metrics = start(FedeRiCo(k=3), ScoreWeighted()).go(2).rounds[1].metrics
     assert (metrics["models_received"], metrics["probes_received"], metrics["neighbours"]) == (3, 0, 3)
 
 
-def test_scores_that_are_no_weights_are_refused(start):
+def test_scores_that_are_not_weights_are_refused(start):
     with pytest.raises(UserError, match="those of AFIND are no weights; use --selection FedeRiCo"):
         start(AFIND(), ScoreWeighted())

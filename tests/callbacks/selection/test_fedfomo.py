@@ -84,7 +84,7 @@ def test_each_round_is_that_of_the_paper(engine, halved):
             changed += bool(asked) and not torch.equal(expected, before[i])
             torch.testing.assert_close(run.models[i], expected, rtol=0, atol=1e-9)
     assert changed
-    assert unchanged  # some round improves nobody, as the sizes of the toy problem are
+    assert unchanged  # in some round no candidate is better, as the toy problem is small
 
 
 def asked_in(run, number):
@@ -120,14 +120,14 @@ def test_each_of_the_models_is_random_with_probability_epsilon():
     assert abs(float((chosen[:, 0] & chosen[:, 1]).double().mean()) - expected) < 0.012
 
 
-def test_the_affinity_is_signed_and_over_the_absolute_value_of_the_sum():
+def test_affinity_is_signed_and_divided_by_the_absolute_sum():
     links = Links.from_mask(torch.tensor([[True, True, True], [True, True, False]]))
     found = affinity_step(torch.tensor([0.2, -0.5, 0.1, torch.inf, -0.0]), links)
     torch.testing.assert_close(found, torch.tensor([1.0, -2.5, 0.5, 0.0, 0.0], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("substitution", [cb.FDMS, cb.Stale, partial(cb.Stale, "model")])
-def test_the_average_works_with_any_selection_and_with_rows_that_stand_in(substitution):
+def test_average_works_with_any_selection_and_with_substitutes(substitution):
     """Rows that stand in for clients are judged as the models that they are to the receiver."""
     listed = Listed("first order", cb.FirstOrder, company=(partial(cb.Gossip, k="all"), substitution))
     run, compared = start(listed, "clients"), 0
@@ -152,7 +152,7 @@ def test_the_average_works_with_any_selection_and_with_rows_that_stand_in(substi
     assert compared or substitution is cb.FDMS
 
 
-def test_nobody_is_evaluated_twice():
+def test_no_model_is_evaluated_twice():
     """The average takes the selection's numbers: a model that is fetched is evaluated once."""
     run = start(listed(partial(cb.FedFomo, K, 0.0)), "clients")
     calls = []
@@ -162,8 +162,8 @@ def test_nobody_is_evaluated_twice():
     )
     run.go()
     asked = int(run.rounds[0].candidates.sum())
-    hearing = int(run.rounds[0].candidates.any(1).sum())
-    assert sum(calls) == asked + 2 * hearing  # and each one's own model, before and after its training
+    receivers = int(run.rounds[0].candidates.any(1).sum())
+    assert sum(calls) == asked + 2 * receivers  # and each one's own model, before and after its training
     assert run.rounds[0].metrics["models_received"] == asked / CLIENTS
 
 

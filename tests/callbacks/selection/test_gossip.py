@@ -17,15 +17,15 @@ def history(run):
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
-def test_everybody_draws_k_neighbours(k, start):
+def test_each_client_draws_k_neighbours(k, start):
     assert (history(start(Gossip(k=k), Uniform()).go(4)).sum(2) == k).all()
 
 
-def test_fewer_where_fewer_can_be_reached(start):
+def test_fewer_neighbours_are_drawn_if_fewer_are_reachable(start):
     assert (history(start(Gossip(k=4), Uniform(), topology="ring").go(3)).sum(2) == 2).all()
 
 
-def test_all_means_everybody_in_reach(start):
+def test_k_all_selects_all_reachable_clients(start):
     run = start(Gossip(k="all"), Uniform(), topology=nx.circulant_graph(6, [1, 2])).go(2)
     assert all(torch.equal(round.selected, round.reachable) for round in run.rounds)
 
@@ -39,8 +39,10 @@ def test_each_round_draws_anew_and_every_neighbour_comes_up(start):
 def test_within_a_cluster_only_its_members_are_drawn(start, make_clusters):
     clusters = torch.tensor(CLUSTERS)
     same = (clusters[:, None] == clusters) & ~torch.eye(6, dtype=torch.bool)
-    everybody = history(start(Gossip(k="all", within="cluster"), Uniform(), topology=make_clusters(6, CLUSTERS)).go())
-    assert torch.equal(everybody[0], same)
+    every_member = history(
+        start(Gossip(k="all", within="cluster"), Uniform(), topology=make_clusters(6, CLUSTERS)).go()
+    )
+    assert torch.equal(every_member[0], same)
     one = history(start(Gossip(k=1, within="cluster"), Uniform(), topology=make_clusters(6, CLUSTERS)).go(4))
     assert (one.sum(2) == 1).all()
     assert not (one & ~same).any()
@@ -74,7 +76,7 @@ def test_the_budget_of_a_client_comes_before_k(start):
 
 
 # --- a server that samples --------------------------------------------------------------------------------------------
-def test_a_server_calls_k_clients_and_only_they_train_and_are_paid_for(start):
+def test_only_the_k_called_clients_train_and_are_charged(start):
     run = start(Gossip(k=2), Uniform(), topology="server").go(5)
     for round in run.rounds:
         called = torch.nonzero(round.selected[6]).squeeze(1)
@@ -88,7 +90,7 @@ def test_a_server_calls_k_clients_and_only_they_train_and_are_paid_for(start):
     assert len({tuple(round.jobs.owners.tolist()) for round in run.rounds}) > 1
 
 
-def test_a_server_can_keep_to_the_clients_of_the_first_round(start):
+def test_server_can_keep_the_clients_of_the_first_round(start):
     drawn = history(start(Gossip(k=2, redraw=False), Uniform(), topology="server").go(4))
     assert (drawn == drawn[0]).all()
 
@@ -99,7 +101,7 @@ def test_a_server_calls_only_clients_that_are_up(start, trace):
 
 
 @pytest.mark.parametrize("substitution", [FDMS, Stale])
-def test_who_was_not_called_sends_no_update_that_a_substitution_could_remember(substitution, start, trace):
+def test_substitutions_do_not_remember_clients_that_were_not_called(substitution, start, trace):
     policy = substitution()
     run = start(Gossip(k=2), Uniform(), policy, trace("1 1 1 1 1 1"), topology="server").go(1)
     called = run.rounds[0].selected[6, :6]
@@ -118,7 +120,7 @@ def test_a_friend_is_one_of_the_clients_that_were_called(start, trace):
 
 # --- very many clients ------------------------------------------------------------------------------------------------
 def proposal(policy, links, clusters=None, active=None):
-    """What a policy selects in a round of a federation that has nothing but links."""
+    """Return the links that a policy selects in a round of a federation with nothing but links."""
     n = links.nodes
     topology = SimpleNamespace(budgets=None, linked=lambda index: links)
     federation = SimpleNamespace(
@@ -133,12 +135,12 @@ def proposal(policy, links, clusters=None, active=None):
 
 
 @pytest.mark.parametrize("redraw", [True, False])
-def test_a_complete_graph_of_very_many_is_not_written_down(redraw):
+def test_large_complete_graph_is_not_stored_as_a_list(redraw):
     n = 100_000
     active = torch.rand(n, generator=torch.Generator().manual_seed(0)) < 0.9
-    everybody = AllPairs.of_nodes(n)
-    selected = proposal(Gossip(k=3, redraw=redraw), everybody, active=active)
-    assert "_ends" not in vars(everybody)
+    all_pairs = AllPairs.of_nodes(n)
+    selected = proposal(Gossip(k=3, redraw=redraw), all_pairs, active=active)
+    assert "_ends" not in vars(all_pairs)
     if redraw:
         assert torch.equal(selected.count, torch.where(active, 3, 0))
     else:
@@ -146,7 +148,7 @@ def test_a_complete_graph_of_very_many_is_not_written_down(redraw):
         assert torch.equal(selected.codes, whole.between(active, active).codes)
 
 
-def test_the_oracle_among_very_many_writes_down_clusters_only():
+def test_oracle_with_many_clients_stores_only_clusters():
     n = 20_000
     clusters = torch.arange(n) % 500
     selected = proposal(Gossip(k=2, within="cluster"), AllPairs.of_nodes(n), clusters)
@@ -155,7 +157,7 @@ def test_the_oracle_among_very_many_writes_down_clusters_only():
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
-def test_within_makes_no_sense_at_a_server(start):
+def test_within_is_refused_under_a_server(start):
     from dfl_lightning.data import Digits, RotatedClusters
 
     data = Digits(num_clients=4, samples_per_client=4, partition=RotatedClusters([0, 180]))

@@ -25,7 +25,7 @@ def federation(start):
     return _start
 
 
-def test_clients_are_judged_by_the_server_that_fits_their_training_data_now(federation):
+def test_clients_report_the_server_with_the_least_training_loss(federation):
     run = federation().go(2)
     references = run.module.reported()
     for i in range(6):
@@ -44,7 +44,7 @@ def test_with_one_server_it_is_fedavg(federation):
     assert torch.equal(one.models, fedavg.models)
 
 
-def test_from_a_start_near_the_clusters_everybody_finds_its_own(federation, start):
+def test_clients_find_their_clusters_from_a_near_start(federation, start):
     """The servers start from what one client of each rotation has learned alone."""
     data = {"data": Digits(num_clients=8, samples_per_client=40, partition=RotatedClusters([0, 180])), "clients": 8}
     settings = {**data, "network": MLP(hidden=[16]), "local_epochs": 3}
@@ -90,19 +90,19 @@ def test_personal_parameters_complete_the_servers_models(federation):
         ([Gossip(k="all"), Uniform()], {}, "several servers need a selection that assigns clients to them; use --sel"),
     ],
 )
-def test_what_cannot_work_is_refused(policies, settings, sentence, federation):
+def test_incompatible_policies_are_refused(policies, settings, sentence, federation):
     with pytest.raises(UserError, match=sentence):
         federation(*policies, **settings)
 
 
 class Forgetful(IFCA):
-    """Evaluates again whatever it has evaluated."""
+    """IFCA that keeps no losses and evaluates all models again."""
 
     _known = property(lambda self: None, lambda self, value: None)
 
 
 def left_of(run):
-    """What a run leaves, times apart."""
+    """Return the numbers and models of a run as bytes, without times."""
     metrics = run.trainer.run.metrics
     arrays = {**metrics, **run.trainer.run.clients, "models": run.rows.numpy()}
     return {name: values.tobytes() for name, values in arrays.items() if name != "seconds"}
@@ -110,7 +110,7 @@ def left_of(run):
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
 @pytest.mark.parametrize(("every", "rate"), [(1, 0.5), (2, 0.0)])
-def test_what_an_evaluation_has_found_out_changes_no_bit(small_run, tmp_path, every, rate):
+def test_losses_kept_from_an_evaluation_change_nothing(small_run, tmp_path, every, rate):
     """Kept losses, no kept losses, and a run that is resumed after each evaluation, which has none to begin with."""
 
     def of(selection, place, rounds=4):
@@ -128,7 +128,7 @@ def test_what_an_evaluation_has_found_out_changes_no_bit(small_run, tmp_path, ev
 
 @pytest.mark.cpu_bits  # between two fits rows go to the CPU: they are others then
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
-def test_the_servers_are_tried_once_for_an_evaluation_and_the_round_after_it(small_run):
+def test_evaluation_and_next_round_share_the_servers_losses(small_run):
     policies = [IFCA(), Uniform()]
     run = small_run(rounds=1, policies=policies, module={"init": "independent"}, topology=servers(2)).fit()
     tried, evaluate = [], run.module.engine.evaluate
@@ -151,7 +151,7 @@ def test_the_servers_are_tried_once_for_an_evaluation_and_the_round_after_it(sma
     assert [number for number, split in tried if split == "train"] == [2, 3, 4]
 
 
-def test_losses_of_other_models_are_not_taken_for_those_of_these(federation):
+def test_loaded_models_are_evaluated_anew(federation):
     run = federation().go(2)
     before, state = run.module.reported().terms[0].which, run.bank.state_dict()
     models = state["rows.models"]
@@ -160,7 +160,7 @@ def test_losses_of_other_models_are_not_taken_for_those_of_these(federation):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
-def test_a_whole_run_is_evaluated_and_its_models_are_not_exported(small_run):
+def test_run_is_evaluated_and_its_models_cannot_be_exported(small_run):
     policies = [IFCA(), Uniform()]
     run = small_run(rounds=2, policies=policies, module={"init": "independent"}, topology=servers(2)).fit()
     accuracy = run.trainer.run.clients["test_acc"][-1]

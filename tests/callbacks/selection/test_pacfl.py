@@ -19,7 +19,7 @@ def gen(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def test_vectors_span_what_numpys_svd_does_and_have_a_fixed_sign():
+def test_class_vectors_equal_numpys_svd_with_fixed_signs():
     inputs, labels = torch.randn(12, 2, 4, generator=gen(0)), torch.arange(12) % 3
     found = class_vectors(inputs, labels, 2)
     assert found.shape == (8, 6)

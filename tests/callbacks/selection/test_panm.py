@@ -67,14 +67,14 @@ class Perfect:
 
     def go(self, seed=0):
         n = len(self.clusters)
-        everybody = torch.ones(n, dtype=torch.bool)
+        active = torch.ones(n, dtype=torch.bool)
         round = Round(
             index=self.index,
             federation=SimpleNamespace(**vars(self.federation), num_clients=n, num_nodes=n, num_servers=0, seed=seed),
             reachable=self.links,
-            active=everybody,
+            active=active,
             available=self.links,
-            receivers=everybody,
+            receivers=active,
             jobs=None,
             candidates=self.links,
             phases=(),
@@ -141,12 +141,12 @@ def test_a_run_costs_more_than_the_papers_formula(l, k, formula, models, updates
     print(f"l={l} k={k}: {total / 100:.1f} models and {run.updates / 100} updates, {formula} models by the formula")
     assert panm_models_received(l, k, 100, 200, 10) == formula
     assert total / 100 == pytest.approx(models, rel=0.002)
-    assert updates == l + 99 * (l + k) + 200 // 10 * 2 * l  # of whoever is looked at
+    assert updates == l + 99 * (l + k) + 200 // 10 * 2 * l  # of all compared clients
     assert updates * 0.995 < run.updates / 100 <= updates  # in a first matching lists are shorter than l
 
 
 @pytest.mark.parametrize("name", sorted(set(shipped("topologies")) - {"server", "two_clusters"}))
-def test_within_any_topology_clients_find_the_friends_that_they_can_reach(name, perfect):
+def test_clients_find_reachable_friends_in_any_topology(name, perfect):
     reachable = load_topology(name, 24).reachable(0).mask
     run = perfect([i % 3 for i in range(24)], reachable, l=2, k=2, stage_one=60, tau=2)
     friends = reachable & run.same
@@ -171,7 +171,7 @@ def test_matchings_find_the_rest_of_the_cluster(perfect):
 
 
 # --- the rounds -------------------------------------------------------------------------------------------------------
-def test_stage_one_then_gossip_with_a_matching_every_tau_rounds_of_the_run(start):
+def test_stage_one_precedes_gossip_with_matchings_every_tau_rounds(start):
     run = start(short(stage_one=3, tau=4, l=1)).go(9)
     # rounds 0 to 2 are stage one, rounds 3 and 7 the fourth and the eighth
     assert [round.similarity is not None for round in run.rounds] == [True, True, True, True] + [False] * 3 + [
@@ -181,7 +181,7 @@ def test_stage_one_then_gossip_with_a_matching_every_tau_rounds_of_the_run(start
     assert [round.metrics["models_by_formula"] for round in run.rounds] == [1, 3, 3, 2, 2, 2, 2, 2, 2]
 
 
-def test_a_round_of_stage_one_is_the_k_best_of_candidates_and_neighbours(start):
+def test_stage_one_keeps_the_k_best_of_candidates_and_neighbours(start):
     run = start(short(k=2, l=2, stage_one=9)).go(4)
     former = torch.zeros(6, 6, dtype=torch.bool)
     for round in run.rounds:
@@ -197,7 +197,7 @@ def test_a_round_of_stage_one_is_the_k_best_of_candidates_and_neighbours(start):
         former = round.selected
 
 
-def test_candidates_may_be_drawn_from_everybody(start):
+def test_candidates_may_be_drawn_from_all_clients(start):
     run = start(short(k=3, l=3, stage_one=30, candidates="all")).go(12)
     pools = torch.stack([round.candidates.sum(1) for round in run.rounds[1:]])
     assert (pools >= 3).all()
@@ -208,7 +208,7 @@ def test_candidates_may_be_drawn_from_everybody(start):
 
 @pytest.mark.parametrize("matching", ["oriented", "unoriented", "literal"])
 @pytest.mark.parametrize("metric", ["grad", "loss"])
-def test_a_matching_looks_at_l_neighbours_and_l_strangers_and_gossip_follows(metric, matching, start):
+def test_matching_compares_l_neighbours_and_l_strangers(metric, matching, start):
     # whom stage one draws from makes no difference to a matching
     policy = short(metric=metric, matching=matching, candidates="all", stage_one=1, tau=1, k=3, l=2)
     run = start(policy, clients=9)
@@ -236,7 +236,7 @@ def test_a_matching_looks_at_l_neighbours_and_l_strangers_and_gossip_follows(met
     assert changed
 
 
-def test_between_matchings_the_lists_rest_and_only_what_is_mixed_is_fetched(start):
+def test_between_matchings_lists_stay_and_only_mixed_models_are_fetched(start):
     policy = short(stage_one=1, tau=10, k=2, l=4)
     run = start(policy).go()
     longer = policy.neighbours.mask | torch.eye(6, dtype=torch.bool).roll(1, 1)  # lists longer than k
@@ -264,7 +264,7 @@ def naive_cosine(a, b):
         *((0.3, "common", ["features.*"]), (1.0, "independent", ["features.*"])),
     ],
 )
-def test_gradients_are_compared_by_this_rounds_change_and_the_change_since_the_start(alpha, init, shared, start):
+def test_gradient_similarity_uses_changes_of_round_and_since_start(alpha, init, shared, start):
     run = start(short(alpha=alpha, stage_one=9, l=5), init=init, shared=shared).go(3)
     initial = run.rounds[0].before
     columns = run.module.layout.shared_parameters.mask(run.module.layout.width)
@@ -281,18 +281,16 @@ def test_gradients_are_compared_by_this_rounds_change_and_the_change_since_the_s
 
 @pytest.mark.parametrize(
     ("settings", "init", "models", "updates"),
-    [  # whether whoever is looked at sends its model, and how many updates beside it
+    [  # `models`: a compared client sends its model; `updates`: number of updates that it sends in addition
         ({"metric": "loss"}, "common", True, 0),
         ({"alpha": 0.5}, "common", True, 1),  # this round's update: where it began only the sender knows
-        ({"alpha": 0.0}, "common", True, 0),  # the change since a start that everybody knows
+        ({"alpha": 0.0}, "common", True, 0),  # the change since a start that all clients know
         ({"alpha": 1.0}, "common", False, 1),
         ({"alpha": 0.5}, "independent", False, 2),  # both changes, and models only to be mixed
         ({"alpha": 0.0}, "independent", False, 1),
     ],
 )
-def test_the_ledger_counts_distinct_models_and_updates_and_the_formula_stands_beside_it(
-    settings, init, models, updates, start
-):
+def test_ledger_counts_distinct_models_and_updates(settings, init, models, updates, start):
     run = start(short(**settings, stage_one=3, tau=2), clients=12, topology="partial_half", init=init).go(9)
     size = 5 * 4 + 4 + 4 * 3 + 3
     for round in run.rounds:
@@ -333,13 +331,13 @@ def test_lists_are_judged_against_known_clusters(start, make_clusters):
 
 
 # --- ends of the scale ------------------------------------------------------------------------------------------------
-def test_k_0_is_local_training_to_the_bit_and_looks_at_nobody(start):
+def test_k_0_equals_local_training_without_comparisons(start):
     ours, theirs = start(short(k=0)).go(5), start(Gossip(k=0), Uniform()).go(5)
     assert torch.equal(ours.models, theirs.models)
     assert [round.metrics["models_received"] for round in ours.rounds] == [0] * 5
 
 
-def test_k_and_l_of_everybody_is_gossip_with_everybody(start):
+def test_k_and_l_of_all_clients_equal_full_gossip(start):
     ours, theirs = start(short(k=9, l=9)).go(5), start(Gossip(k="all"), Uniform()).go(5)
     assert torch.equal(ours.models, theirs.models)
 
@@ -356,11 +354,11 @@ def test_the_budget_of_a_client_comes_before_k(start):
     run = start(short(l=5, tau=50), topology=graph).go(4)
     for round in run.rounds:
         assert round.selected.sum(1).tolist() == [0, 1, 2, 3, 4, 5]
-    assert run.rounds[0].similarity[0].isnan().all()  # who learns from nobody looks at nobody
+    assert run.rounds[0].similarity[0].isnan().all()  # a client with budget 0 compares no client
 
 
 # --- dropout and graphs that change -----------------------------------------------------------------------------------
-def test_a_neighbour_that_is_down_is_left_out_and_not_forgotten(start, trace):
+def test_dropped_neighbour_is_skipped_and_stays_on_the_list(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1", "1 1 1 1 1 1")
     policy = short(stage_one=1, tau=50, k=5, l=5)
     run = start(policy, up, rounds=3).go(3)
@@ -368,7 +366,7 @@ def test_a_neighbour_that_is_down_is_left_out_and_not_forgotten(start, trace):
     assert torch.equal(run.rounds[2].selected, run.rounds[0].selected)
 
 
-def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_last(start, trace):
+def test_dropped_neighbour_keeps_its_last_similarity_in_stage_one(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
     policy = short(stage_one=5, k=5, l=5)
     run = start(policy, up, rounds=2).go(2)
@@ -379,14 +377,14 @@ def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_
     assert torch.equal(neighbours[2], run.rounds[0].selected[2])  # it was not there to change its list
 
 
-def test_with_a_substitution_a_neighbour_that_is_down_is_learned_from(start, trace):
+def test_substitution_lets_clients_learn_from_dropped_neighbours(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
     run = start(short(stage_one=5, k=5, l=5), up, Stale(), rounds=2).go(2)
     assert run.rounds[1].selected[[0, 1, 3, 4, 5], 2].all()
     assert run.rounds[1].similarity[:, 2].isnan().all()
 
 
-def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_strangers(start, trace):
+def test_client_without_present_neighbours_gets_the_most_similar_strangers(start, trace):
     up = trace("1 1 1 1 1 1", "1 1 1 1 1 1", "1 0 0 1 1 1")
     policy = short(stage_one=1, tau=3, k=2, l=3)
     run = start(policy, up, rounds=3).go(2)
@@ -403,7 +401,7 @@ def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_
 
 
 @pytest.mark.parametrize(("rounds", "remarks"), [(9, 1), (10, 0), (30, 0)])
-def test_a_run_that_ends_before_its_first_matching_is_told_so(rounds, remarks, start):
+def test_run_that_ends_before_its_first_matching_gets_a_remark(rounds, remarks, start):
     run = start(PANM(stage_one=6, tau=5), rounds=rounds)
     assert len(run.trainer.remarks) == remarks
     if remarks:
@@ -413,16 +411,16 @@ def test_a_run_that_ends_before_its_first_matching_is_told_so(rounds, remarks, s
 
 
 @pytest.mark.parametrize("index", [0, 1])  # in stage one, and in a matching
-def test_among_very_many_clients_a_complete_graph_is_not_written_down(index):
+def test_large_complete_graph_is_not_stored_as_a_list(index):
     n = 50_000
-    policy, everybody = PANM(k=2, l=4, stage_one=1, tau=1), AllPairs.of_nodes(n)
-    policy.neighbours, policy.similarity = everybody.draw(3, seed=5), LinkMemory.empty(n)
+    policy, all_pairs = PANM(k=2, l=4, stage_one=1, tau=1), AllPairs.of_nodes(n)
+    policy.neighbours, policy.similarity = all_pairs.draw(3, seed=5), LinkMemory.empty(n)
     up = torch.ones(n, dtype=torch.bool)
     topology = SimpleNamespace(budgets=None)
     federation = SimpleNamespace(topology=topology, num_clients=n, num_nodes=n, num_servers=0, seed=0)
-    fields = {"reachable": everybody, "active": up, "receivers": up, "jobs": None, "phases": (), "hyperparameters": ()}
-    round = Round(index=index, federation=federation, available=everybody, candidates=everybody, **fields)
+    fields = {"reachable": all_pairs, "active": up, "receivers": up, "jobs": None, "phases": (), "hyperparameters": ()}
+    round = Round(index=index, federation=federation, available=all_pairs, candidates=all_pairs, **fields)
     policy.on_propose(round)
     assert (round.candidates.count == 3 + 4).all()
     assert policy.neighbours.within(round.candidates).all()
-    assert "_ends" not in vars(everybody)
+    assert "_ends" not in vars(all_pairs)

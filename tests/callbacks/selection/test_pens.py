@@ -14,7 +14,7 @@ def pens(**arguments):
     return PENS(**{"k": 2, "sampled": 3, "top": 2, "stage_one": 4, **arguments})
 
 
-def test_everybody_is_drawn_sooner_or_later(start):
+def test_every_client_is_drawn_eventually(start):
     run = start(pens(stage_one=30), Uniform()).go(25)
     assert (sum(round.candidates for round in run.rounds)[OTHERS] > 0).all()
 
@@ -46,7 +46,7 @@ def test_without_peers_stage_two_is_gossip(start):
     assert all((round.selected.sum(1) == 2).all() for round in run.rounds[4:])
 
 
-def test_two_kinds_of_clients_are_told_apart(start, make_clusters, make_data):
+def test_two_kinds_of_clients_are_distinguished(start, make_clusters, make_data):
     """Opposite labels: the models of the other kind are far worse than those of one's own."""
     data = make_data(6, samples=30)
     data.dataset.tensors[1][90:] = 2 - data.dataset.tensors[1][90:]
@@ -67,7 +67,7 @@ def test_models_looked_at_are_received_and_those_mixed_once(start):
         assert round.metrics["models_received"] == round.metrics["neighbours"]
 
 
-def test_who_is_in_reach_less_often_is_expected_less_often(start):
+def test_expected_counts_follow_the_rounds_in_reach(start):
     """The bar of a peer adds up, over the rounds in which it was active, what chance would have chosen."""
     policy = pens(stage_one=20)
     run = start(policy, Uniform(), Bernoulli(0.4), topology=nx.circulant_graph(6, [1, 2])).go(8)

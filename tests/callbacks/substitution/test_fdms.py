@@ -53,7 +53,7 @@ def test_the_server_moves_as_the_paper_says(eta, at_a_server):
     assert (fdms.counts.numpy() == counts).all()
 
 
-def test_clients_start_from_the_server_and_keep_no_mixture_of_their_own(at_a_server):
+def test_clients_start_from_the_server_and_do_not_mix(at_a_server):
     run = at_a_server(LINES, FDMS(), local_epochs=0).go(2)
     for round in run.rounds:
         up = torch.nonzero(round.active[:6]).squeeze(1)
@@ -61,7 +61,7 @@ def test_clients_start_from_the_server_and_keep_no_mixture_of_their_own(at_a_ser
         assert torch.equal(round.after[:6], round.trained[:6])
 
 
-def test_with_a_full_first_round_every_friend_is_of_the_same_cluster(start):
+def test_full_first_round_gives_friends_of_the_same_cluster(start):
     data = Digits(num_clients=10, samples_per_client=20, partition=LabelClusters(5))
     dropout = GroupedCount(0.5, full_first_round=True)
     policies = Gossip(k="all"), Uniform(), dropout, FDMS(), FriendAccuracy()
@@ -73,7 +73,7 @@ def test_with_a_full_first_round_every_friend_is_of_the_same_cluster(start):
     assert [round.metrics["friend_accuracy"] for round in run.rounds[1:]] == [1.0] * 7
 
 
-def test_a_friend_stands_in_for_a_client_that_diverged(at_a_server):
+def test_friend_replaces_a_client_that_diverged(at_a_server):
     run = at_a_server("1 1 1 1 1 1", FDMS()).go(1)
     run.module.data.images[run.module.data.train[2]] = math.inf
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
@@ -85,7 +85,7 @@ def test_a_friend_stands_in_for_a_client_that_diverged(at_a_server):
     assert round.votes[6, 2] == 0
 
 
-def test_friends_cost_no_message_and_the_dropped_ones_none(at_a_server):
+def test_friends_and_dropped_clients_cost_no_messages(at_a_server):
     for round in at_a_server(LINES, FDMS()).go(4).rounds:
         up = int(round.active[:6].sum())
         assert round.metrics["models_received"] == pytest.approx(2 * up / 6)  # downloads and uploads
@@ -133,7 +133,7 @@ def test_candidates_as_the_paper_says(theta_scale, beta, at_a_server):
         run.go(1)
         sets.append([set(torch.nonzero(row).squeeze(1).tolist()) for row in fdms.candidates])
     expected = naive_candidate_server(run, lines, theta_scale, beta, 18)
-    assert sum(map(len, sets[-1])) < 30  # somebody left
+    assert sum(map(len, sets[-1])) < 30  # some candidates were eliminated
     for round, mine, (compared, friend, left, theta) in zip(run.rounds, sets, expected, strict=True):
         assert round.metrics["similarities"] == compared
         assert round.metrics["theta"] == pytest.approx(theta)
@@ -144,7 +144,7 @@ def test_candidates_as_the_paper_says(theta_scale, beta, at_a_server):
         assert all(after <= before for before, after in zip(earlier, later, strict=True))
 
 
-def test_pairs_that_are_nobodys_candidates_are_not_compared_any_more(at_a_server):
+def test_eliminated_pairs_are_no_longer_compared(at_a_server):
     bare, fewer = FDMS(), FDMS(0.02)
     full, reduced = (at_a_server("1 1 1 1 1 1", fdms, rounds=8).go(8) for fdms in (bare, fewer))
     assert [round.metrics["similarities"] for round in full.rounds] == [15] * 8
@@ -155,16 +155,16 @@ def test_pairs_that_are_nobodys_candidates_are_not_compared_any_more(at_a_server
     assert (fewer.counts <= bare.counts).all()
     assert "theta" not in full.rounds[0].metrics
     for one, other in zip(full.rounds, reduced.rounds, strict=True):
-        assert torch.equal(one.after, other.after)  # everybody is active: nothing is replaced
+        assert torch.equal(one.after, other.after)  # all clients are active: no update is replaced
 
 
-def test_an_elimination_that_cannot_be_leaves_everything_as_it_was(at_a_server):
+def test_impossible_elimination_changes_nothing(at_a_server):
     usual, cautious = (at_a_server(LINES, fdms, rounds=6).go(6) for fdms in (FDMS(), FDMS(1.0)))
     assert torch.equal(usual.models, cautious.models)
     assert [round.metrics["candidates"] for round in cautious.rounds] == [5.0] * 6
 
 
-def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
+def test_eliminated_client_is_chosen_only_without_active_candidates(at_a_server):
     fdms = FDMS(10.0)
     run = at_a_server("1 1 1 1 1 1, 0 1 1 1 1 1", fdms).go(1)
     best, second = fdms.scores[0].argsort(descending=True)[:2].tolist()
@@ -183,11 +183,11 @@ def test_theta_needs_an_end_of_the_run_and_a_server(at_a_server, start):
 
 
 def many(clients):
-    """What `start` looks at in a federation of so many clients at a server."""
+    """Make the fields of a federation of many clients under a server that `start` reads."""
     return SimpleNamespace(num_clients=clients, num_rounds=9, topology=SimpleNamespace(num_servers=1))
 
 
-def test_a_server_compares_all_pairs_of_very_many_clients_only_where_candidates_are_left_out(monkeypatch):
+def test_server_refuses_to_compare_all_pairs_of_many_clients(monkeypatch):
     monkeypatch.setattr(fdms_policy, "machine_memory", lambda: 10**12)
     with pytest.raises(
         UserError,
@@ -238,7 +238,7 @@ def among_clients(start, trace):
 
 
 class Sent(Monitor):
-    """Remembers what was sent in each round in which somebody was up."""
+    """Remembers the sent rows of each round with active clients."""
 
     def __init__(self):
         self.rows = []
@@ -253,7 +253,7 @@ def naive_receivers(run, sent):
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
     for round in run.rounds:
         if round.trained is None:
-            assert torch.equal(round.after, torch.as_tensor(models))  # everybody had dropped out
+            assert torch.equal(round.after, torch.as_tensor(models))  # all clients had dropped out
             continue
         before, trained, others_rows = round.before.numpy(), round.trained.numpy(), next(sent)
         models = trained.copy()
@@ -262,12 +262,12 @@ def naive_receivers(run, sent):
             if not round.active[i]:
                 continue
             neighbours = [j for j in range(m) if round.selected[i, j]]
-            heard = [j for j in neighbours if round.active[j]] + [i]
+            present = [j for j in neighbours if round.active[j]] + [i]
             rows = others_rows.copy()  # as this receiver has them: its own as it was trained
             rows[i] = trained[i]
             mixed = [trained[i]]
             for j in neighbours:
-                known = [f for f in sorted(heard) if frozenset((j, f)) in seen[i]]
+                known = [f for f in sorted(present) if frozenset((j, f)) in seen[i]]
                 if round.active[j]:
                     mixed.append(rows[j])
                 elif known:
@@ -275,10 +275,10 @@ def naive_receivers(run, sent):
                     mixed.append(rows[friends[i, j]])
                 else:
                     friends[i, j] = -1
-                    others = [rows[k] for k in heard if k != i]
+                    others = [rows[k] for k in present if k != i]
                     mixed += [np.mean(others, axis=0)] if others else []
             models[i] = np.mean(mixed, axis=0)
-            for a, b in itertools.combinations(heard, 2):
+            for a, b in itertools.combinations(present, 2):
                 u, v = rows[a] - before[a], rows[b] - before[b]
                 r = 0.5 * (u @ v / np.linalg.norm(u) / np.linalg.norm(v) + 1)
                 seen[i].setdefault(frozenset((a, b)), []).append(r)
@@ -290,9 +290,7 @@ def naive_receivers(run, sent):
 
 @pytest.mark.parametrize("outgoing", [False, True], ids=["as trained", "noisy"])
 @pytest.mark.parametrize(("k", "block"), [("all", 1), (3, 7), (3, 2**20)])
-def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(
-    k, block, outgoing, among_clients, monkeypatch
-):
+def test_receivers_give_dropped_neighbours_votes_to_known_friends(k, block, outgoing, among_clients, monkeypatch):
     monkeypatch.setattr(fdms_receivers, "BLOCK", block)
     fdms, sent = FDMS(), Sent()
     lines = f"{LINES}, 0 0 1 1 1 0, 0 0 0 0 0 0, 1 0 0 1 0 1"
@@ -300,7 +298,7 @@ def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(
     settings = {"selection": Gossip(k=k), "init": "independent", "trainer": {"precision": "64-true"}}
     run = among_clients(lines, fdms, sent, *more, **settings)
     *rounds, seen = naive_receivers(run.go(12), iter(sent.rows))
-    assert len(rounds) == 11  # nobody is active in one
+    assert len(rounds) == 11  # one round has no active client
     found = 0
     for round, models, friend_of, compared in rounds:
         np.testing.assert_allclose(round.after.numpy(), models, atol=1e-10)
@@ -316,7 +314,7 @@ def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(
             assert float(means[i, b, a]) == float(means[i, a, b])
 
 
-def test_a_receiver_knows_nothing_of_those_it_does_not_hear(among_clients):
+def test_receiver_scores_only_itself_and_its_neighbours(among_clients):
     fdms = FDMS()
     among_clients("1 1 1 1 1 1", fdms, topology="ring").go(3)
     for i in range(6):
@@ -334,14 +332,14 @@ def test_every_friend_among_clients_is_of_the_same_cluster(start):
     assert [round.metrics["friend_accuracy"] for round in run.rounds[1:]] == [1.0] * 5
 
 
-def test_an_update_travels_beside_each_model_that_is_heard(among_clients):
+def test_update_is_charged_with_each_received_model(among_clients):
     run = among_clients(LINES, FDMS(), topology="ring").go(4)
     for round in run.rounds:
-        heard = sum(int(round.active[i] and round.active[(i + s) % 6]) for i in range(6) for s in (-1, 1))
+        received = sum(int(round.active[i] and round.active[(i + s) % 6]) for i in range(6) for s in (-1, 1))
         parameters = len(run.bank.layout.shared_parameters)
-        assert round.metrics["models_received"] == pytest.approx(heard / 6)
-        assert round.metrics["proxies_received"] == pytest.approx(heard / 6)
-        assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * heard * parameters / 6)
+        assert round.metrics["models_received"] == pytest.approx(received / 6)
+        assert round.metrics["proxies_received"] == pytest.approx(received / 6)
+        assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * received * parameters / 6)
 
 
 def test_a_neighbour_that_diverged_is_replaced(among_clients):
@@ -355,7 +353,7 @@ def test_a_neighbour_that_diverged_is_replaced(among_clients):
     assert torch.isfinite(round.after).all()
 
 
-def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start):
+def test_checkpoint_with_matrices_of_pairs_is_read_as_lists(start):
     now, m = FDMS(), 6
     start(Gossip(k=3), Uniform(), Bernoulli(0.4), now).go(5)
     means, counts = now.observed.matrices()
@@ -373,13 +371,13 @@ def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start):
     assert set(at_a_server.state_dict()) == set(former)
 
 
-def test_more_clients_than_matrices_had_room_for_keep_their_neighbours_pairs_only(start):
+def test_many_clients_store_only_pairs_of_neighbours(start):
     fdms, ring = FDMS(), {"generator": "circulant_graph", "args": {"offsets": [1, 2]}}
     start(Gossip(k="all"), Uniform(), Bernoulli(0.3), fdms, clients=300, topology=ring).go(2)
     assert 300 < len(fdms.observed) <= 300 * 10  # pairs of four neighbours and the receiver
 
 
-def test_pairs_of_neighbours_that_do_not_fit_into_memory_are_refused(among_clients, monkeypatch):
+def test_pairs_of_neighbours_that_exceed_memory_are_refused(among_clients, monkeypatch):
     monkeypatch.setattr(fdms_policy, "machine_memory", lambda: fdms_policy.PAIR_BYTES * 6 * 15)
     run = among_clients("1 1 1 1 1 1", FDMS())  # 6 receivers of 15 pairs
     monkeypatch.setattr(fdms_policy, "machine_memory", lambda: fdms_policy.PAIR_BYTES * 6 * 15 - 1)

@@ -39,7 +39,7 @@ def test_the_servers_step_shortens_stale_updates_too(go):
     torch.testing.assert_close(second.after[3], server + 0.5 * (fresh.sum(0) + stale) / 3)
 
 
-def test_between_clients_the_update_is_added_to_the_receivers_own_model(go):
+def test_among_clients_the_update_is_added_to_the_receivers_model(go):
     first, second = go("1 1 1", "1 0 1", topology="complete")
     update = first.trained[1] - first.before[1]
     for i, other in ((0, 2), (2, 0)):
@@ -48,7 +48,7 @@ def test_between_clients_the_update_is_added_to_the_receivers_own_model(go):
     assert torch.equal(second.after[1], second.before[1])
 
 
-def test_a_stored_model_stands_in_as_it_is(go):
+def test_stored_model_is_mixed_unchanged(go):
     first, second, third = go("1 1 1", "1 0 1", "0 0 1", stored="model")
     torch.testing.assert_close(second.after[3], (second.trained[0] + first.trained[1] + second.trained[2]) / 3)
     torch.testing.assert_close(third.after[3], (second.trained[0] + first.trained[1] + third.trained[2]) / 3)

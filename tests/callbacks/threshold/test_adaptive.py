@@ -8,7 +8,7 @@ from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Selection, Uniform
 from dfl_lightning.utils.errors import UserError
 
 
-def test_the_threshold_is_tau_times_the_mean_uncertainty_about_the_neighbours(start):
+def test_threshold_is_tau_times_the_mean_uncertainty(start):
     round = start(AFIND(), AdaptiveThreshold(tau=0.8), Uniform()).go().rounds[0]
     for i in range(6):
         entropies = []
@@ -20,7 +20,7 @@ def test_the_threshold_is_tau_times_the_mean_uncertainty_about_the_neighbours(st
     assert round.metrics["threshold"] == pytest.approx(float(round.threshold.mean()))
 
 
-def test_by_the_letter_who_was_down_keeps_its_threshold(start, trace):
+def test_literal_rule_keeps_thresholds_of_dropped_clients(start, trace):
     threshold = AdaptiveThreshold(rule="literal")
     up = trace("1 1 1 1 1 1", "0 1 1 1 1 1")
     run = start(AFIND(rule="literal", nu=0.01), threshold, Uniform(), up).go(1)

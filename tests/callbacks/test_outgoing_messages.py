@@ -1,4 +1,4 @@
-"""What a client did not send, nobody else ever sees; of itself it sees what it trained."""
+"""Clients see of others only what these have sent, and of themselves what they have trained."""
 
 import functools
 
@@ -41,7 +41,7 @@ class Canary(cb.Outgoing):
 
 
 class Meddler(cb.Policy):
-    """After the training somebody is told to have trained something else."""
+    """Changes the trained model of one client after the training."""
 
     def __init__(self, size=1.0):
         self.size = size
@@ -53,7 +53,7 @@ class Meddler(cb.Policy):
 
 
 def go(listed, place, *also):
-    """All rounds; after each the secretive client goes on with what it would have without a meddler."""
+    """Run all rounds; the caller may reset the secretive client's rows after each of them."""
     run = start(listed, place, also=(*also, Canary))
     for _ in range(ROUNDS):
         yield run, picture(run.go())
@@ -79,7 +79,7 @@ def policies():
 
 
 @pytest.mark.parametrize(("listed", "place"), policies())
-def test_nobody_sees_what_a_client_did_not_send(listed, place):
+def test_others_see_only_messages_of_a_client(listed, place):
     noticed = False
     pairs = zip(go(listed, place), go(listed, place, Meddler), strict=True)
     for (plain, expected), (changed, seen) in pairs:
@@ -100,7 +100,7 @@ def test_nobody_sees_what_a_client_did_not_send(listed, place):
 
 
 def without_the_secretive(tensor):
-    """What belongs to other receivers."""
+    """Select the rows of all other receivers."""
     if not tensor.ndim or len(tensor) < CLIENTS:
         return tensor
     kept = torch.ones(len(tensor), dtype=torch.bool)
@@ -149,7 +149,7 @@ def test_a_receiver_averages_its_own_model_and_what_others_sent(listed, place):
 
 # --- the verbs --------------------------------------------------------------------------------------------------------
 class Verbs(cb.Gossip):
-    """What each verb finds, with the rows as they are."""
+    """Keeps the results of each verb, and the rows that they were computed from."""
 
     def on_compare(self, round):
         bank, n = round.bank, round.num_nodes
@@ -190,33 +190,33 @@ def loss_of(run, row, owner):
     return torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, parameters, x), y)
 
 
-def heard(policy, i, j):
+def seen_by(policy, i, j):
     return policy.trained[i] if i == j else policy.sent[j]
 
 
-def test_evaluations_are_of_ones_own_model_and_of_what_others_sent(verbs):
+def test_evaluations_use_own_models_and_sent_models_of_others(verbs):
     policy, run = verbs
     for i, j in torch.nonzero(policy.pairs).tolist():
         if not policy.up[j]:  # its model cannot be had
             assert policy.losses[i, j].isnan()
             continue
-        assert float(policy.losses[i, j]) == pytest.approx(float(loss_of(run, heard(policy, i, j), i)), rel=1e-9)
+        assert float(policy.losses[i, j]) == pytest.approx(float(loss_of(run, seen_by(policy, i, j), i)), rel=1e-9)
     n = len(policy.pairs)
     for i in range(n):
-        mean = sum(heard(policy, i, j) for j in range(n)) / n
+        mean = sum(seen_by(policy, i, j) for j in range(n)) / n
         assert float(policy.mean[i]) == pytest.approx(float(loss_of(run, mean, i)), rel=1e-9)
-        both = policy.trained[i] + heard(policy, i, n - 1 - i)
+        both = policy.trained[i] + seen_by(policy, i, n - 1 - i)
         assert float(policy.both[i]) == pytest.approx(float(loss_of(run, both, i)), rel=1e-9)
 
 
-def test_gradients_are_at_what_was_received(verbs):
+def test_gradients_are_at_received_models(verbs):
     policy, run = verbs
     row = policy.sent[1].clone().requires_grad_()
     loss_of(run, row, 0).backward()
     torch.testing.assert_close(policy.gradient[0].cpu(), row.grad, rtol=1e-9, atol=1e-12)
     n = len(policy.pairs)
     for i in range(n):
-        row = (sum(heard(policy, i, j) for j in range(n)) / n).requires_grad_()
+        row = (sum(seen_by(policy, i, j) for j in range(n)) / n).requires_grad_()
         loss_of(run, row, i).backward()
         torch.testing.assert_close(policy.gradients[i].cpu(), row.grad, rtol=1e-9, atol=1e-12)
 
@@ -224,17 +224,17 @@ def test_gradients_are_at_what_was_received(verbs):
 @pytest.mark.parametrize("own", [None, "models"])
 @pytest.mark.parametrize("centre", [False, True])
 @pytest.mark.parametrize("origin", [None, "start", "models"])
-def test_comparisons_are_of_ones_own_row_with_what_others_sent(verbs, origin, centre, own):
+def test_comparisons_use_own_rows_and_sent_rows_of_others(verbs, origin, centre, own):
     policy, _ = verbs
     found = policy.found[origin, centre, own]
     base = torch.zeros_like(policy.models) if origin is None else policy.models
     down = (policy.trained == policy.models).all(1)
     for i, j in torch.nonzero(policy.pairs).tolist():
         mine = policy.trained[i] if own is None else policy.models[i]
-        first, second = mine - base[i], heard(policy, i, j) - base[j]
+        first, second = mine - base[i], seen_by(policy, i, j) - base[j]
         distance = torch.linalg.vector_norm(first - second)
         if centre:
-            seen = [heard(policy, i, k) - base[k] for k in torch.nonzero(policy.pairs[i]).flatten().tolist()]
+            seen = [seen_by(policy, i, k) - base[k] for k in torch.nonzero(policy.pairs[i]).flatten().tolist()]
             seen += [first] if own else []  # without, it is what the link to itself leads to
             middle = torch.stack(seen).mean(0)
             first, second = first - middle, second - middle
@@ -286,7 +286,7 @@ class EarlierStarts(cb.Gossip):
 
 
 @pytest.mark.parametrize("policy", [EarlierModels, EarlierDistances, Gradients, EarlierMixes, EarlierStarts])
-def test_what_no_outgoing_policy_has_passed_is_refused(policy):
+def test_reading_rows_that_bypass_outgoing_policies_is_refused(policy):
     listed = Listed("reads it", policy)
     start(listed, "clients").go()
     with pytest.raises(UserError, match=r"round 1: a policy .* which no Outgoing policy has passed"):
@@ -300,6 +300,6 @@ def test_gradients_as_proxies_are_refused_before_anything_is_trained():
         start(Listed("gradients", functools.partial(cb.AFIND, proxy="grad_batch")), "clients", also=(Canary,))
 
 
-def test_every_way_of_reading_is_tried():
+def test_policies_with_every_way_of_reading_are_listed():
     tried = {type(listed.make()) for family in ("selection", "substitution") for listed in LISTED[family]}
     assert {cb.AFIND, cb.DPFL, cb.FDMS, cb.FedeRiCo, cb.Gossip, cb.IFCA, cb.PANM, cb.PENS, cb.Stale} <= tried

@@ -1,4 +1,4 @@
-"""Policies with one thing wrong each, to see that the property which is about it finds out."""
+"""Policies with one mistake each, and the property of the tester that finds it."""
 
 from fractions import Fraction
 from pickle import UnpicklingError
@@ -93,7 +93,7 @@ class Curious(cb.Gossip):
 
 
 class NeverAlone(cb.Uniform):
-    """Who hears nobody gets the mean of all."""
+    """Gives a client without neighbours the mean of all models."""
 
     def on_round_end(self, round):
         if round.has("votes"):
@@ -102,7 +102,7 @@ class NeverAlone(cb.Uniform):
 
 
 class Restless(cb.Gossip):
-    """Changes a model at the end of a round in which nobody was there."""
+    """Changes a model at the end of a round without active clients."""
 
     def on_round_end(self, round):
         if not round.active.any():
@@ -110,7 +110,7 @@ class Restless(cb.Gossip):
 
 
 class Paying(cb.Gossip):
-    """Pays for models in a round in which nobody is there to send them."""
+    """Charges models in a round without active clients."""
 
     def on_round_end(self, round):
         if not round.active.any():
@@ -118,15 +118,15 @@ class Paying(cb.Gossip):
 
 
 class SecondBest(cb.Gossip):
-    """There is no second where there is one."""
+    """Selects the second neighbour, although a client may have only one."""
 
     def on_select(self, round):
         second = round.reachable.mask.double().topk(2).indices[:, 1]
         round.selected = Links.of(torch.arange(round.num_nodes), second, round.num_nodes).intersection(round.candidates)
 
 
-class SomeoneIsAlwaysUp(cb.Bernoulli):
-    """Even with rate 1."""
+class OneStaysActive(cb.Bernoulli):
+    """Keeps one client active, even with rate 1."""
 
     def draw(self, round):
         up = super().draw(round)
@@ -135,7 +135,7 @@ class SomeoneIsAlwaysUp(cb.Bernoulli):
 
 
 class Dice(cb.Gossip):
-    """Draws in a way that nobody has told the tester about."""
+    """Draws in a way that the tester does not know."""
 
     def on_select(self, round):
         dice = torch.randint(0, 2, (len(round.candidates),), generator=round.stream("dice"))
@@ -182,22 +182,22 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("policy", "finds_out"), BROKEN, ids=lambda thing: thing.__name__)
-def test_what_is_wrong_is_found(policy, finds_out):
+def test_broken_policies_fail_their_property(policy, finds_out):
     with pytest.raises((AssertionError, RuntimeError, UnpicklingError)):
         finds_out(Listed("broken", policy), "clients")
 
 
-def test_a_copy_may_be_changed():
+def test_policy_may_change_its_copy_of_rows():
     changes_no_rows(Listed("fine", Careful), "clients")
 
 
-def test_a_dropout_under_which_somebody_stays_up_is_found():
-    listed = Listed("broken", cb.Bernoulli, all_up=cb.Bernoulli, all_down=lambda: SomeoneIsAlwaysUp(1.0))
+def test_dropout_that_never_drops_all_clients_fails():
+    listed = Listed("broken", cb.Bernoulli, all_up=cb.Bernoulli, all_down=lambda: OneStaysActive(1.0))
     with pytest.raises(AssertionError):
         properties.sits_out_a_round_in_which_everybody_is_down(listed, "clients")
 
 
-def test_a_policy_that_works_everywhere_is_found_not_to_refuse():
+def test_policy_that_refuses_no_place_fails():
     with pytest.raises(pytest.fail.Exception):
         properties.refuses_where_it_cannot_work(Listed("broken", cb.Gossip), "server")
 
