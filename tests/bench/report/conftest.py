@@ -41,14 +41,14 @@ def open_page(chromium, tabs):
         fresh = bypass_csp or not tabs
         page = chromium.new_context(bypass_csp=bypass_csp).new_page() if fresh else tabs.pop()
         seen = SimpleNamespace(page=page, console=[], requests=[])
-        heard = {
+        handlers = {
             "console": lambda message: seen.console.append(message.text),
             "pageerror": lambda error: seen.console.append(str(error)),
             "request": lambda request: seen.requests.append(request.url),
         }
-        for event, listener in heard.items():
-            page.on(event, listener)
-        opened.append((page, heard, bypass_csp))
+        for event, handler in handlers.items():
+            page.on(event, handler)
+        opened.append((page, handlers, bypass_csp))
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme, media="null")
         page.set_default_timeout(30_000)
@@ -57,12 +57,12 @@ def open_page(chromium, tabs):
         return seen
 
     yield load
-    for page, heard, bypass_csp in opened:
+    for page, handlers, bypass_csp in opened:
         if bypass_csp:
             page.context.close()
             continue
-        for event, listener in heard.items():
-            page.remove_listener(event, listener)
+        for event, handler in handlers.items():
+            page.remove_listener(event, handler)
         page.evaluate("sessionStorage.clear()")
         page.mouse.move(0, 0)
         page.goto("about:blank")
@@ -82,7 +82,7 @@ def wait_until_drawn(seen, times=1, everything=True):
 
 
 def asked(page, expression, *words):
-    """What an expression is on the page; None while another page is being loaded."""
+    """Evaluate an expression on the page; return None while another page is being loaded."""
     from playwright.sync_api import Error
 
     with suppress(Error):

@@ -83,7 +83,7 @@ def test_a_run_without_adversaries_is_over_all_clients(small_run):
     assert "test_acc_adversaries" not in run.trainer.run.metrics
 
 
-def test_where_no_client_is_honest_means_are_over_all(small_run):
+def test_means_are_over_all_clients_if_none_is_honest(small_run):
     run = small_run(1, callbacks=[cb.SignFlip(fraction=1.0)]).fit()
     folder, last = read_run(run.folder), run.trainer.run.clients["test_acc"][-1]
     assert run.trainer.run.summary["test_accuracy"]["mean"] == pytest.approx(last.mean(), rel=1e-12)
@@ -91,7 +91,7 @@ def test_where_no_client_is_honest_means_are_over_all(small_run):
     assert final_table(run.trainer.run.summary)[-1].endswith("(SignFlip, 6 of 6 clients): no client is honest")
 
 
-def test_a_loss_of_an_adversary_that_is_not_finite_leaves_the_mean():
+def test_infinite_loss_of_an_adversary_does_not_change_the_mean():
     from dfl_lightning.runs.summary import _of_score
     from dfl_lightning.utils.score import Score
 

@@ -20,7 +20,7 @@ def test_the_deviation_by_chance_is_that_of_drawn_samples():
     assert deviation_by_chance(0.7, 18) == pytest.approx(drawn.std(), rel=0.01)
 
 
-def test_equal_methods_lose_as_often_as_half_of_the_clients_that_differ():
+def test_equal_methods_lose_for_half_of_the_differing_clients():
     generator = np.random.default_rng(1)
     ours, theirs = generator.binomial(18, 0.7, (2, 400, 72))
     lost = (ours < theirs).sum(1).mean()

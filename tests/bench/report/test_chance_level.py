@@ -42,21 +42,21 @@ def test_chance_level_is_the_best_single_class_for_all_clients(made):
     assert chance_level(find_methods(made("B", [0.5], counts=None))) is None
 
 
-def test_adversaries_and_untested_clients_have_no_part_in_chance_level(made):
+def test_chance_level_excludes_adversaries_and_untested_clients(made):
     counts = [[0, 0, 9], [8, 2, 0], [0, 0, 0]]
     found = find_methods(made("A", [0.5], counts=counts, adversaries=[True, False, False]))
     assert chance_level(found) == pytest.approx(0.8)
 
 
-def test_verdict_says_who_is_at_chance_level(made):
+def test_verdict_names_methods_at_chance_level(made):
     """One run of 2 x 100 samples: the standard error of chance is sqrt(0.45 * 0.55 / 200) = 3.5 points."""
     assert about_chance(find_methods(made("A", [0.51]))) == ["A is at chance level (45.0 %)."]
     assert about_chance(find_methods(made("B", [0.53]))) == []
     assert about_chance(find_methods(made("C", [0.51], counts=None))) == []
 
 
-def test_verdict_says_who_is_not_shown_to_be_above_chance_level(made):
-    """Of 50 and 80 %, 20 points above the level in the mean, two standard errors are 2 * 15 points."""
+def test_verdict_names_methods_not_clearly_above_chance_level(made):
+    """The mean of 50 and 80 % is 20 points above the level, and two standard errors are 2 * 15 points."""
     said = ["The seeds do not show that A is above chance level (45.0 %)."]
     assert about_chance(find_methods(made("A", [0.5, 0.8]))) == said
     assert about_chance(find_methods(made("B", [0.6, 0.8]))) == []  # 25 points against 20

@@ -97,7 +97,7 @@ def test_gains_are_paired_by_seed(runs):
         assert row["gain"] == pytest.approx(np.mean(alike[round(row["gain"])]), abs=1e-3)
 
 
-def test_simulated_time_is_added_up_already(tmp_path, make_run):
+def test_simulated_time_is_not_summed_again(tmp_path, make_run):
     found = []
     for seed, seconds in ((0, (1.5, 2, 7, 7.25)), (1, (2.5, 4, 8, 8.75))):
         folder = make_run(tmp_path / str(seed), [[0.1], [0.2], [0.3], [0.4]], seed=seed, config=named("Ours"))
@@ -112,7 +112,7 @@ def test_simulated_time_is_added_up_already(tmp_path, make_run):
     assert [row["accuracy"] for row in rows] == [10, 20, 30, 40]
 
 
-def test_cost_is_added_up_and_who_receives_nothing_is_a_level(runs):
+def test_costs_are_summed_and_training_alone_is_a_level(runs):
     chart = report.accuracy_by_bytes(runs).to_dict()
     assert [row["cost"] for row in rows_of(chart)] == [2, 4, 6, 8]
     assert "Local" in str(chart)
@@ -171,8 +171,8 @@ def test_a_long_name_leaves_room_for_the_lines(tmp_path, make_run):
     assert name in str(rows_of(spec))
 
 
-def test_a_stored_update_is_no_client_that_stands_in(tmp_path, make_run):
-    """Of client 1; the entry 3 + 1 is its stored update, as `Stale` mixes it."""
+def test_stored_update_is_not_shown_as_a_substituting_client(tmp_path, make_run):
+    """Client 1 dropped out; the entry 3 + 1 is its stored update, as `Stale` mixes it."""
     stored, other = [(1, 3, 1, 4 + 1)], [(1, 3, 1, 2)]
     specs = []
     for number, substitutes in enumerate((stored, other)):
@@ -183,7 +183,7 @@ def test_a_stored_update_is_no_client_that_stands_in(tmp_path, make_run):
     assert ["clients it stands in for" in texts_of(spec) for spec in specs] == [False, True]
 
 
-def test_an_arrow_ends_beside_a_server(tmp_path, make_run):
+def test_arrow_ends_next_to_a_server(tmp_path, make_run):
     """Not under the square, whose sides are 18 pixels from its middle."""
     links = [(r, 5, j, 0.2, True, False) for r in (0, 1) for j in range(5)]
     run = read_run(make_run(tmp_path / "run", [[0.5] * 5] * 2, links))
@@ -197,7 +197,7 @@ def test_an_arrow_ends_beside_a_server(tmp_path, make_run):
     assert (apart < 18 + 12).all()
 
 
-def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):
+def test_charts_of_missing_values_are_refused_in_one_sentence(runs, tmp_path, make_run):
     bare = read_run(make_run(tmp_path / "bare", [[np.nan, np.nan]]))
     for chart in (
         *(report.learning_curves, report.sorted_clients, report.accuracy_by_bytes, report.accuracy_by_time),
@@ -214,7 +214,7 @@ def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):
 
 
 def test_a_method_has_one_colour_in_all_charts(runs):
-    """Training alone the grey one, whoever stands beside it."""
+    """Training alone is grey, whatever other methods there are."""
     methods = find_methods(runs)
     for chart in (report.learning_curves(methods[1:]), report.client_bands(methods[1])):
         picture = vl_convert.vegalite_to_svg(chart.to_dict())
@@ -222,7 +222,7 @@ def test_a_method_has_one_colour_in_all_charts(runs):
         assert LIGHT["category"][0] not in picture
 
 
-def test_a_level_that_costs_nothing_has_its_methods_dash(runs):
+def test_level_without_costs_has_its_methods_dash(runs):
     layers = report.accuracy_by_bytes(runs).to_dict()["layer"]
     rule = next(layer for layer in layers if layer["mark"]["type"] == "rule" and "x2" in layer["encoding"])
     line = next(layer for layer in layers if layer["mark"]["type"] == "line")
@@ -230,7 +230,7 @@ def test_a_level_that_costs_nothing_has_its_methods_dash(runs):
     assert rule["encoding"]["strokeDash"] == line["encoding"]["strokeDash"]
 
 
-def test_what_clients_gain_stands_clear_of_the_marks_of_the_method_above(tmp_path, make_run):
+def test_gain_labels_do_not_touch_the_marks_above(tmp_path, make_run):
     found = [read_run(make_run(tmp_path / "alone", [[0.5] * 4], received=0.0, config=named("Alone")))]
     found += [read_run(make_run(tmp_path / f"{k}", [[0.6, 0.6, 0.6, 0.6]], config=named(f"M{k}"))) for k in range(6)]
     spec = report.gain_over_local(found).to_dict()
@@ -258,7 +258,7 @@ def test_charts_of_many_methods_are_high_enough_to_name_each(tmp_path, make_run)
     assert heights == {50 + 36 * 20}  # side by side, with a row of 36 pixels for each gain
 
 
-def test_a_name_stands_aside_where_another_line_would_run_over_it():
+def test_label_moves_aside_if_a_line_would_cross_it():
     rows = [{"method": "early", "x": 1.0, "y": 50.0}, {"method": "late", "x": 10.0, "y": 90.0}]
     for height, at in ((50.0, 10.0), (90.0, 1.0)):
         lines = [{"method": "late", "x": x, "y": height} for x in (0.0, 10.0)]
@@ -269,7 +269,7 @@ def test_a_name_stands_aside_where_another_line_would_run_over_it():
     assert next(iter(text["datasets"].values()))[0]["label_y"] == pytest.approx(50 + 10 * 60 / 250)
 
 
-def test_labels_are_spread_in_order_and_no_further_than_they_must():
+def test_labels_are_spread_in_order_and_as_little_as_needed():
     rng = np.random.default_rng(0)
     for _ in range(50):
         wanted = rng.uniform(0, 100, 6).tolist()
@@ -290,7 +290,7 @@ def test_two_short_names_fit_and_differ(beginning, ends, letters):
         assert brief == name if len(name) <= letters else len(brief) <= letters
 
 
-def test_a_name_stands_at_the_end_of_its_line_or_a_line_leads_there():
+def test_label_stands_at_its_line_or_is_joined_to_it():
     """One within the chart keeps its height, whatever stands at the side; ends that an axis cuts off have no dot."""
     rows = [{"method": "early", "x": 1.0, "y": 50.0}]
     rows += [{"method": f"late {i}", "x": 10.0, "y": 50.0} for i in range(5)]

@@ -33,7 +33,7 @@ of_shares = pytest.mark.parametrize("made", ["accuracy"], indirect=True)
 
 @pytest.fixture(scope="module")
 def made(request, tmp_path_factory, make_run, make_links):
-    """Two methods with two seeds each and training alone, of shares of which more is better, or of errors."""
+    """Write the page of two methods with two seeds each and training alone: with accuracies, or with errors."""
     folder, rng, values = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
     for seed in (0, 1):
         images = np.random.default_rng(seed).permutation(10 * CLIENTS)
@@ -83,7 +83,7 @@ def opened(seen, hash, until):
 
 
 @of_both
-def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page, until):
+def test_address_opens_a_client_with_the_runs_numbers(made, open_page, until):
     page, folder, values, percent = made
     seen = open_page(page)
     assert seen.page.locator("#one").is_hidden()
@@ -126,7 +126,7 @@ def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page
 
 
 @of_shares
-def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page, until):
+def test_curves_equal_the_files_and_can_be_saved(made, open_page, until):
     page, _, values, percent = made
     seen = open_page(page)
     opened(seen, "#who?run=Ours&seed=0&client=7", until)
@@ -152,7 +152,7 @@ def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page, unt
 
 
 @of_both
-def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mean_of_all(made, open_page, until):
+def test_training_samples_are_counted_by_class_or_interval(made, open_page, until):
     page, *_, percent = made
     seen = open_page(page)
     opened(seen, "#who?run=Theirs&seed=1&client=5", until)
@@ -203,7 +203,7 @@ def test_keys_alone_open_follow_and_close_a_client(made, open_page):
 
 
 @of_shares
-def test_a_dot_leads_to_its_clients_and_back(made, open_page, until):
+def test_dots_open_their_clients_and_back_returns(made, open_page, until):
     seen = open_page(made[0])
     seen.page.select_option("#client", "1")
     until(seen, "location.hash.includes('client=1')")
@@ -226,12 +226,12 @@ def test_a_dot_leads_to_its_clients_and_back(made, open_page, until):
     number = int(row["number"])
     assert number == max(int(each["number"]) for each in data)
     assert seen.page.evaluate("document.activeElement.id") == "one"
-    buttons = seen.page.locator("#one .beside button")
+    buttons = seen.page.locator("#one p.wide button")
     assert buttons.count() == number - 1
     name = buttons.first.inner_text()
     buttons.first.click()
     assert seen.page.locator("#one-name").inner_text().lower() == name.partition(",")[0]
-    assert seen.page.locator("#one .beside button").count() == number - 1
+    assert seen.page.locator("#one p.wide button").count() == number - 1
     seen.page.go_back()
     seen.page.wait_for_timeout(200)
     assert seen.page.evaluate("window.report.now().picked") == now["picked"]
@@ -265,7 +265,7 @@ def below(seen, node):
     ],
     indirect=["made"],
 )
-def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(made, open_page, scheme, kind, until):
+def test_nodes_are_coloured_by_number_and_legend_names_the_scale(made, open_page, scheme, kind, until):
     page, folder, values, percent = made
     theme = LIGHT if scheme == "light" else DARK
     seen = open_page(page, scheme=scheme)
@@ -300,9 +300,7 @@ def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(mad
     assert seen.console == []
 
 
-def test_a_client_without_a_score_is_said_to_lack_what_it_lacks_and_chosen_clients_are_not_made_fewer(
-    tmp_path, make_run, open_page
-):
+def test_clients_without_a_score_are_explained_and_neighbours_complete(tmp_path, make_run, open_page):
     """Client 1 has test data and a loss that is not finite, client 2 has no test data; all choose all in each round."""
     scores = np.full((3, 16), 0.5)
     scores[-1, 1], scores[:, 2] = np.nan, np.nan
@@ -325,7 +323,7 @@ def test_a_client_without_a_score_is_said_to_lack_what_it_lacks_and_chosen_clien
     assert seen.console == []
 
 
-def test_under_a_server_its_share_of_the_mixed_models_is_said_and_no_neighbours(tmp_path, make_run, open_page):
+def test_under_a_server_shares_replace_the_neighbours(tmp_path, make_run, open_page):
     links = [(r, 4, j, 0.5 if j != r % 4 else 0.0, True, False) for r in range(4) for j in range(4)]
     run = make_run(tmp_path / "run", np.linspace(0.5, 0.9, 16).reshape(4, 4), links)
     seen = open_page(write_report([run]))
@@ -335,9 +333,7 @@ def test_under_a_server_its_share_of_the_mixed_models_is_said_and_no_neighbours(
     assert "below the mean of all clients" in seen.page.locator("#one-words").inner_text()
 
 
-def test_a_run_of_so_many_links_that_there_is_no_graph_has_its_clients_too(
-    tmp_path, make_run, make_links, open_page, monkeypatch
-):
+def test_runs_without_a_graph_show_clients_too(tmp_path, make_run, make_links, open_page, monkeypatch):
     monkeypatch.setattr("dfl_lightning.bench.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])

@@ -1,4 +1,4 @@
-"""The colours of the report: far enough apart for everybody, and readable on their background."""
+"""Colours of the report: far enough apart for all readers, and readable on their background."""
 
 import itertools
 from itertools import combinations
@@ -62,7 +62,7 @@ def test_the_distance_is_the_published_one():
 
 @THEMES
 @pytest.mark.parametrize("vision", VISION)
-def test_methods_can_be_told_apart(theme, vision):
+def test_colours_of_methods_are_distinguishable(theme, vision):
     *seen, alone = [lab(np.clip(np.array(VISION[vision]) @ linear(colour), 0, 1)) for colour in theme["category"]]
     assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) >= 16
     assert min(ciede2000(alone, a) for a in seen) >= 11  # a grey, whose line is dotted
@@ -77,7 +77,7 @@ def test_words_and_lines_stand_out_from_their_background(theme):
 
 @THEMES
 @pytest.mark.parametrize("vision", VISION)
-def test_gains_and_losses_can_be_told_apart_and_words_on_them_be_read(theme, vision):
+def test_gains_and_losses_are_distinguishable_and_texts_on_them_readable(theme, vision):
     stops = np.array([linear(colour) for colour in theme["gain"]])
     seen = [lab(np.clip(np.array(VISION[vision]) @ colour, 0, 1)) for colour in stops]
     assert min(ciede2000(seen[at], seen[4 - at]) for at in (0, 1)) >= 35

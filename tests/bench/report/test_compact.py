@@ -1,4 +1,4 @@
-"""What a page holds in fewer letters is what it was given."""
+"""Compact values of a page expand to the original ones."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ VALUES = [
 ]
 
 
-def test_the_page_takes_back_what_was_made_shorter(chromium):
+def test_page_expands_compact_values_exactly(chromium):
     seen = chromium.new_page()
     seen.add_script_tag(path=SCRIPT)
     for value in VALUES:

@@ -1,4 +1,4 @@
-"""What runs differ in outside of their methods is found, and their methods are not."""
+"""Conditions in which runs differ in addition to their methods."""
 
 import copy
 
@@ -75,7 +75,7 @@ def test_each_condition_is_found_alone(path, value, expected):
         ("aggregation", {"class_path": "x.Metropolis", "init_args": {"steps": 4}}),
     ],
 )
-def test_methods_seeds_and_folders_are_no_conditions(path, value):
+def test_methods_seeds_and_folders_are_not_conditions(path, value):
     assert unequal_conditions([BASE, changed(path, value)]) == []
 
 

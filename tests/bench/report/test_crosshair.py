@@ -14,7 +14,7 @@ ROUNDS = 9
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, make_run):
-    """Of three methods, with a megabyte in each round, and training alone."""
+    """Write a page of three methods, with a megabyte in each round, and training alone."""
     folder, words = tmp_path_factory.mktemp("page"), []
     for number in range(3):
         level = np.linspace(0.5, 0.8 + number / 20, ROUNDS)[:, None] + np.linspace(-0.1, 0.1, 4)
@@ -48,7 +48,7 @@ def assert_values(rows, index):
     ]
 
 
-def test_every_place_in_the_plot_says_all_methods_of_the_nearest_round(seen):
+def test_pointer_shows_all_methods_of_the_nearest_round(seen):
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-learning-curves")
     for part in np.linspace(0.01, 0.99, 8):
@@ -65,7 +65,7 @@ def test_every_place_in_the_plot_says_all_methods_of_the_nearest_round(seen):
     assert seen.console == []
 
 
-def test_ranks_have_one_too_and_no_invisible_points_are_drawn(seen):
+def test_rank_charts_have_a_crosshair_and_no_invisible_points(seen):
     seen.page.locator("#chart-clients").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-clients")
     seen.page.mouse.move(left + width - 2, top + height / 2)
@@ -76,7 +76,7 @@ def test_ranks_have_one_too_and_no_invisible_points_are_drawn(seen):
         assert seen.page.locator(f"#chart-{name} path[aria-roledescription='point']").count() <= 4  # the lines' ends
 
 
-def test_a_cost_has_what_each_method_had_reached_for_it(seen):
+def test_pointer_at_a_cost_shows_scores_reached_for_it(seen):
     seen.page.locator("#chart-accuracy-by-bytes").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-accuracy-by-bytes")
     for part in (0.1, 0.45, 0.98):
@@ -87,7 +87,7 @@ def test_a_cost_has_what_each_method_had_reached_for_it(seen):
     assert seen.console == []
 
 
-def test_the_line_at_the_pointer_stands_out_in_its_colour_or_the_one_that_is_singled_out(seen):
+def test_line_at_the_pointer_or_selected_line_is_emphasised(seen):
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     left, top, width, _ = seen.page.evaluate(PLOT, "chart-learning-curves")
     scale = "(value) => window.report.views['chart-learning-curves'].scale('y')(value)"
@@ -106,9 +106,7 @@ def test_the_line_at_the_pointer_stands_out_in_its_colour_or_the_one_that_is_sin
     assert near.inner_text().split("\t") == ["method 0", "65.0"]
 
 
-def test_numbers_without_percent_have_three_digits_and_their_deviation_as_many_after_the_point(
-    tmp_path, make_run, open_page
-):
+def test_numbers_without_percent_match_digits_of_their_deviation(tmp_path, make_run, open_page):
     words = []
     for name, level in (("Small", 0.5), ("Large", 5.0)):
         for seed in (0, 1):

@@ -1,4 +1,4 @@
-"""What differs between methods, their configs to download, and who learned from whom over a whole run."""
+"""Settings that differ between methods, their configs to download, and links over a whole run."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def methods_of(tmp_path, make_run, *configs):
     return find_methods([read_run(make_run(tmp_path / str(i), [[0.5]], config=c)) for i, c in enumerate(configs)])
 
 
-def test_only_what_differs_is_listed_and_no_monitor_folder_seed_or_machine(tmp_path, make_run):
+def test_only_differing_settings_of_methods_are_listed(tmp_path, make_run):
     first = {"selection": AFIND, "data": DATA, "model": {"local_epochs": 5, "batch_size": 16}, "topology": "complete"}
     second = {
         **first,
@@ -45,7 +45,7 @@ def test_only_what_differs_is_listed_and_no_monitor_folder_seed_or_machine(tmp_p
     assert found == {"selection": ["AFIND: k = 5, nu = 0.2", "Gossip: k = 3"], "model.local_epochs": ["5", "1"]}
 
 
-def test_arguments_of_one_class_are_settings_of_their_own_however_deep(tmp_path, make_run):
+def test_nested_arguments_of_one_class_are_separate_settings(tmp_path, make_run):
     other = yaml.safe_load(yaml.safe_dump({"selection": AFIND, "data": DATA}))
     other["selection"]["init_args"]["nu"] = 0.4
     other["data"]["init_args"]["partition"]["init_args"]["alpha"] = 0.1
@@ -58,7 +58,7 @@ def test_arguments_of_one_class_are_settings_of_their_own_however_deep(tmp_path,
     }
 
 
-def test_the_page_has_the_table_in_the_verdicts_order_and_saves_configs(tmp_path, make_run, open_page):
+def test_page_orders_settings_like_the_verdict_and_saves_configs(tmp_path, make_run, open_page):
     configs = [{"selection": {**AFIND, "init_args": {"nu": nu}}, "model": {"local_epochs": 2}} for nu in (0.1, 0.3)]
     runs = [make_run(tmp_path / str(i), [[0.5 + i / 10]], config=c) for i, c in enumerate(configs)]
     seen = open_page(write_report(runs))
@@ -73,7 +73,7 @@ def test_the_page_has_the_table_in_the_verdicts_order_and_saves_configs(tmp_path
     assert seen.console == []
 
 
-def test_a_study_whose_columns_have_the_same_differences_has_one_table(tmp_path, make_run):
+def test_columns_with_equal_differences_share_one_table(tmp_path, make_run):
     named, columns = [], []
     for column in (0, 1):
         for name in "ab":
@@ -85,7 +85,7 @@ def test_a_study_whose_columns_have_the_same_differences_has_one_table(tmp_path,
     assert text.count("<table class='verdict'>") == 2
 
 
-def test_many_methods_stand_below_each_other_and_tables_of_columns_under_their_names(tmp_path, make_run):
+def test_many_methods_are_rows_and_columns_have_headed_tables(tmp_path, make_run):
     named, columns = [], []
     for column in (0, 1):
         for name in "abcdefgh"[: 8 - column]:
@@ -131,7 +131,7 @@ def test_choices_and_weights_are_counted_over_the_recorded_rounds(run):
     assert within_clusters(run) == pytest.approx(inside / chosen.sum())
 
 
-def test_the_matrix_has_a_tile_for_each_pair_that_met_in_the_order_of_clusters(run):
+def test_matrix_has_tiles_for_chosen_pairs_in_cluster_order(run):
     run, _ = run
     spec = report.who_from_whom(run).to_dict()
     assert spec["encoding"]["x"]["scale"]["domain"] == [1, 3, 4, 0, 2]

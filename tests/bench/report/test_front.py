@@ -51,7 +51,7 @@ def rows_of(chart):
     return {row["method"]: row for part in chart.to_dict()["datasets"].values() for row in part if "low" in row}
 
 
-def test_points_have_both_intervals_and_the_front_leaves_out_what_is_beaten(runs):
+def test_points_have_intervals_and_the_front_omits_dominated_methods(runs):
     found = [read_run(folder) for folder in runs(Ours=OURS, Lean=LEAN, Poor=POOR).values()]
     for cost, of in (
         ("bytes", lambda one: 3e-6 * one[1]),
@@ -80,7 +80,7 @@ def said(folders):
     return " ".join(sentences(find_methods([read_run(folder) for folder in folders.values()])))
 
 
-def test_the_same_for_less_is_said_only_where_the_intervals_allow_it(runs):
+def test_same_score_for_less_is_said_if_intervals_allow(runs):
     words = said(runs(Ours=OURS, Lean=LEAN))
     gaps = [lean[0] - ours[0] for lean, ours in zip(LEAN, OURS, strict=True)]
     low, high = stats.t.interval(0.95, 2, np.mean(gaps), stats.sem(gaps))
@@ -99,7 +99,7 @@ def test_the_same_for_less_is_said_only_where_the_intervals_allow_it(runs):
         ([(a, b, 1, 1.0) for (a, *_), b in zip(LEAN, (4e6, 14e6, 9e6), strict=True)], False),  # not surely fewer bytes
     ],
 )
-def test_otherwise_it_is_not(runs, lean, share):
+def test_same_score_for_less_is_not_said_otherwise(runs, lean, share):
     words = said(runs(Ours=OURS, Lean=lean))
     assert "The same" not in words
     assert ("of the bytes" in words) == share
@@ -126,7 +126,7 @@ def test_the_switch_shows_the_front_of_another_cost(runs, open_page):
     ("accuracies", "ends"),
     [((0.30, 0.90), (0.0, 100.0)), ((0.90, 0.91), (84.147, 96.853)), ((0.5, 0.99), (0.0, 100.0))],
 )
-def test_an_interval_ends_where_the_score_does(runs, accuracies, ends):
+def test_intervals_end_at_the_limits_of_the_score(runs, accuracies, ends):
     """Student's t with one degree of freedom: the mean and 12.7062 times half the difference of two."""
     found = runs(Ours=[(accuracy, 10e6, 5, 3.0) for accuracy in accuracies])
     chart = report.accuracy_front([read_run(folder) for folder in found.values()])
@@ -141,7 +141,7 @@ def test_an_interval_ends_where_the_score_does(runs, accuracies, ends):
         assert 0 <= domain[0] < domain[1] <= 100
 
 
-def test_a_dot_of_gains_stands_at_the_mean_of_its_clients():
+def test_dot_of_gains_is_the_mean_of_its_clients():
     from dfl_lightning.bench.report.charts.clients import _piles
 
     rows = [{"method": "A", "seed": 0, "client": c, "gain": gain} for c, gain in enumerate((-22.2, 3.4, 2.6))]

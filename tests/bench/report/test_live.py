@@ -38,7 +38,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(live, "SHARE", 1e9)
 
 
-def test_the_page_of_a_run_that_lasts_is_that_of_its_files(small_run, at_once, monkeypatch):
+def test_page_of_an_unfinished_run_equals_that_of_its_files(small_run, at_once, monkeypatch):
     pages = []
 
     def compared(methods, file, following):
@@ -64,7 +64,7 @@ def test_the_page_of_a_run_that_lasts_is_that_of_its_files(small_run, at_once, m
 
 
 @pytest.mark.parametrize("has_page", [True, False])
-def test_the_last_lines_name_no_command_for_a_page_that_is_there(small_run, capsys, has_page):
+def test_last_lines_suggest_dfl_report_only_without_a_page(small_run, capsys, has_page):
     small_run(1, callbacks=[LivePage()] if has_page else [], enable_progress_bar=True).fit()
     assert ("its page: dfl-report" in capsys.readouterr().out) == (not has_page)
 
@@ -151,7 +151,7 @@ STATE = """() => {
 
 
 def loaded(seen, rounds):
-    """What the page shows that says so many rounds, None: that of the end, once it is drawn."""
+    """Wait until the page of a number of rounds is drawn (None: the final page) and return its state."""
     from playwright.sync_api import Error
 
     for _ in range(600):
@@ -165,7 +165,7 @@ def loaded(seen, rounds):
 
 
 def come_true(page, expression):
-    """Wait for it; the page's policy forbids what Playwright's own waiting evaluates there."""
+    """Wait until an expression is true; the page's policy forbids Playwright's own waiting."""
     from playwright.sync_api import Error
 
     for _ in range(600):

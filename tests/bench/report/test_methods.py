@@ -1,4 +1,4 @@
-"""How runs are put together, and what is said about their differences."""
+"""Methods as groups of runs, and the sentences on their differences."""
 
 from html import escape
 from pathlib import Path
@@ -24,14 +24,14 @@ AFIND = {
 }
 
 
-def test_runs_that_differ_in_their_seed_only_are_a_method(tmp_path, make_run):
+def test_runs_that_differ_only_in_their_seed_are_a_method(tmp_path, make_run):
     how = {2: {}, 0: {"trainer": {"accelerator": "gpu", "max_rounds": 1}}, 1: {"monitors": ["Fairness"]}}
     runs = [read_run(make_run(tmp_path / f"{s}", [[0.5, 0.6]], seed=s, config={**AFIND, **how[s]})) for s in how]
     (method,) = find_methods(runs)
     assert (method.name, method.seeds) == ("AFIND+", [0, 1, 2])
 
 
-def test_methods_of_one_name_are_told_apart_by_their_settings(tmp_path, make_run):
+def test_methods_of_one_name_are_distinguished_by_their_settings(tmp_path, make_run):
     other = {**AFIND, "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.4}}}
     runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate((AFIND, other))]
     assert [m.name for m in find_methods(runs)] == ["AFIND+ (nu = 0.2)", "AFIND+ (nu = 0.4)"]
@@ -39,7 +39,7 @@ def test_methods_of_one_name_are_told_apart_by_their_settings(tmp_path, make_run
     assert [m.name for m in find_methods([*runs, runs[0]], ["", "a", ""])] == ["AFIND+", "a"]
 
 
-def test_a_name_has_the_class_that_differs_and_not_its_arguments(tmp_path, make_run):
+def test_name_has_the_differing_class_without_its_arguments(tmp_path, make_run):
     server = {"topology": "server", "selection": {"class_path": "Gossip", "init_args": {"k": "all"}}}
     dropout = {"class_path": "x.GroupedCount", "init_args": {"rate": 0.5, "full_first_round": True}}
     configs = ({**server, "dropout": dropout}, {**server, "dropout": None, "monitors": ["Fairness"]})
@@ -47,7 +47,7 @@ def test_a_name_has_the_class_that_differs_and_not_its_arguments(tmp_path, make_
     assert [m.name for m in find_methods(runs)] == ["FedAvg, dropped clients left out", "FedAvg"]
 
 
-def test_a_name_of_many_settings_has_those_that_tell_methods_apart(tmp_path, make_run):
+def test_name_has_the_settings_that_distinguish_methods(tmp_path, make_run):
     model = {"local_epochs": 5, "batch_size": 16, "finetune_epochs": 1}
     other, last = ({"local_epochs": epochs, "batch_size": 5, "finetune_epochs": 0} for epochs in (2, 3))
     configs = [{**AFIND, "model": found} for found in (model, other, last)]
@@ -68,13 +68,13 @@ def test_runs_without_configs_are_never_merged(tmp_path, make_run):
     assert [m.name for m in find_methods(runs)] == ["new (unknown = all, of 0)", "new (unknown = all, of 1)"]
 
 
-def test_who_receives_nothing_trains_alone(tmp_path, make_run):
+def test_method_that_receives_nothing_trains_alone(tmp_path, make_run):
     run = read_run(make_run(tmp_path / "run", [[0.5, 0.6]], received=0.0, config=AFIND))
     (method,) = find_methods([run])
     assert (method.name, method.is_local) == ("Local", True)
 
 
-def test_a_method_whose_clients_have_all_diverged_is_no_training_alone(tmp_path, make_run):
+def test_method_with_only_diverged_clients_is_not_training_alone(tmp_path, make_run):
     """They received nothing, but another method is not compared with them as with a baseline."""
     both = [(r, i) for r in range(2) for i in range(2)]
     found = []
@@ -137,7 +137,7 @@ def verdict(tmp_path, make_run, **levels):
     return " ".join(sentences(find_methods(runs)))
 
 
-def test_a_clear_difference_is_said_and_an_unclear_one_is_not(tmp_path, make_run):
+def test_only_clear_differences_are_stated(tmp_path, make_run):
     words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Clear=[0.8, 0.812, 0.818], Near=[0.95, 0.8, 0.9])
     assert words.startswith("Best ends at 91.0 ± 1.0 % test accuracy (3 seeds).")
     assert "Clear is 10.0 points lower" in words
@@ -150,7 +150,7 @@ def test_the_gain_over_training_alone_is_said(tmp_path, make_run):
     assert "Local" not in words
 
 
-def test_the_lead_is_read_at_a_glance(tmp_path, make_run):
+def test_lead_is_short(tmp_path, make_run):
     levels = {"Best": [0.9, 0.91, 0.92, 0.91], "Clear": [0.8, 0.812, 0.818, 0.81], "Near": [0.95, 0.8, 0.9, 0.9]}
     levels |= {"Worse": [0.75, 0.757, 0.773, 0.76], "Alone": [0.7, 0.712, 0.718, 0.71]}
     long = verdict(tmp_path, make_run, **levels)
@@ -169,7 +169,7 @@ def test_the_lead_is_read_at_a_glance(tmp_path, make_run):
     assert f"<p class='say'>{escape(long)}</p>" in text.partition('id="verdict"')[2]
 
 
-def test_a_mean_over_seeds_is_of_the_rounds_that_were_evaluated(tmp_path, make_run):
+def test_seed_means_are_over_evaluated_rounds(tmp_path, make_run):
     levels = np.array([[0.2, 0.4], [0.6, 0.8], [0.5, 0.7]])
     levels_of_other = levels + 0.1
     levels_of_other[1] = np.nan
@@ -185,7 +185,7 @@ def test_a_mean_over_seeds_is_of_the_rounds_that_were_evaluated(tmp_path, make_r
     assert np.isnan(curve["sd"][1])
 
 
-def test_curves_end_at_the_means_of_the_table_where_runs_end_early(tmp_path, make_run):
+def test_curves_of_early_stopped_runs_end_at_table_means(tmp_path, make_run):
     """Early stopping ends one seed after two rounds and the other after four: the curve is of both until its end."""
     levels = {0: [[0.3], [0.4]], 1: [[0.5], [0.6], [0.7], [0.8]]}
     config = {**AFIND, "trainer": {"max_rounds": 9}}
@@ -230,7 +230,7 @@ def test_the_best_is_chosen_over_the_seeds_that_methods_share(tmp_path, make_run
     assert [method.name for method in best_first(methods)] == ["A", "B"]
 
 
-def test_a_method_that_lacks_seeds_is_not_the_best_and_no_worse_than_it_is(tmp_path, make_run):
+def test_method_with_missing_seeds_is_compared_by_common_seeds_only(tmp_path, make_run):
     """C has three of five seeds and is ahead on all: over the five that A and B have it has no mean."""
     words = verdict(
         tmp_path, make_run, A=[0.8, 0.81, 0.85, 0.82, 0.82], B=[0.7, 0.71, 0.75, 0.7201, 0.72], C=[0.9, 0.9101, 0.95]
@@ -251,7 +251,7 @@ def without_a_loss(folder, client=0):
     np.savez(folder / "clients.npz", **arrays)
 
 
-def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_seeds(tmp_path, make_run):
+def test_method_with_an_infinite_loss_is_not_compared(tmp_path, make_run):
     levels = {"Best": [0.8, 0.81, 0.82], "Worse": [0.7, 0.71, 0.7201]}
     before = verdict(tmp_path / "before", make_run, **levels)
     for seed, level in enumerate((0.9, 0.91, 0.9201)):
@@ -308,7 +308,7 @@ DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
     ],
     ids=str,
 )
-def test_methods_are_called_what_they_are(tmp_path, make_run, config, name):
+def test_methods_are_named_after_their_settings(tmp_path, make_run, config, name):
     (method,) = find_methods([read_run(make_run(tmp_path / "run", [[0.5, 0.6]], config=config))])
     assert method.name == name
 
@@ -333,7 +333,7 @@ def test_a_shipped_config_of_a_method_is_called_after_it(tmp_path, make_run, con
     assert method.name == CALLED[config]
 
 
-def test_monitors_are_no_setting(tmp_path, make_run):
+def test_monitors_are_not_settings(tmp_path, make_run):
     configs = [{**AFIND, "monitors": ["SimulatedTime"]}, AFIND]
     runs = [read_run(make_run(tmp_path / str(s), [[0.5]], seed=s, config=c)) for s, c in enumerate(configs)]
     assert [m.name for m in find_methods(runs)] == ["AFIND+"]
@@ -351,7 +351,7 @@ def test_runs_of_other_code_are_another_method(tmp_path, make_run):
     assert differences([methods[0], methods[3]]) == {}
 
 
-def test_a_quick_try_does_not_replace_the_run(tmp_path, make_run):
+def test_short_trial_run_does_not_replace_the_run(tmp_path, make_run):
     long = make_run(tmp_path / "1", [[0.8, 0.9]] * 30, config={**AFIND, "trainer": {"max_rounds": 30}})
     quick = make_run(tmp_path / "2", [[0.1, 0.1]], config={**AFIND, "trainer": {"max_rounds": 1}})
     (method,) = find_methods([read_run(folder) for folder in (long, quick)])
@@ -367,7 +367,7 @@ def test_of_equal_runs_the_latest_counts(tmp_path, make_run):
 
 
 def compared(tmp_path, make_run, **odd):
-    """Three methods of which C is the best, and what is said of them; C's runs are made with `odd`."""
+    """Return the sentences on three methods; C is the best, and its runs are made with `odd`."""
     runs = []
     for name, level, more in (("A", 0.5, {}), ("B", 0.6, {}), ("C", 0.9, odd)):
         for seed in (0, 1, 2):
@@ -389,19 +389,19 @@ def compared(tmp_path, make_run, **odd):
     ],
     ids=["other rounds", "stopped", "running", "all diverged", "one diverged"],
 )
-def test_what_cannot_be_compared_is_said_first_and_takes_no_part(tmp_path, make_run, odd, reason):
+def test_incomparable_methods_are_named_first_and_left_out(tmp_path, make_run, odd, reason):
     first, second, *rest = compared(tmp_path, make_run, **odd)
     assert first == f"Not compared: C: {reason}."
     assert second == "B ends at 61.0 ± 1.0 % test accuracy (3 seeds)."
     assert not any("C" in sentence for sentence in rest)
 
 
-def test_runs_that_can_be_compared_are(tmp_path, make_run):
+def test_finished_runs_are_compared(tmp_path, make_run):
     assert compared(tmp_path, make_run)[0] == "C ends at 91.0 ± 1.0 % test accuracy (3 seeds)."
 
 
 @pytest.mark.parametrize("seeds", [1, 5])
-def test_a_long_list_of_methods_names_three_and_counts_the_others(tmp_path, make_run, seeds):
+def test_long_list_of_methods_names_three_and_counts_others(tmp_path, make_run, seeds):
     runs = []
     for k in range(8):
         for seed in range(seeds):
@@ -439,7 +439,7 @@ def test_a_run_under_way_says_how_far_it_is(tmp_path, make_run):
     ]
 
 
-def test_runs_that_were_evaluated_and_cannot_be_compared_are_not_called_unevaluated(tmp_path, make_run):
+def test_evaluated_but_incomparable_runs_are_not_called_unevaluated(tmp_path, make_run):
     runs = []
     for name, more in (("A", {"status": "stopped"}), ("B", {"diverged": [(0, 1)]})):
         runs.append(
@@ -454,7 +454,7 @@ def test_runs_that_were_evaluated_and_cannot_be_compared_are_not_called_unevalua
     ]
 
 
-def test_every_reason_why_seeds_of_the_only_method_are_not_compared_is_said(tmp_path, make_run):
+def test_every_reason_against_seeds_of_a_single_method_is_named(tmp_path, make_run):
     odd = ({"status": "stopped"}, {"diverged": [(0, 1)]})
     folders = [make_run(tmp_path / str(s), [[0.5, 0.7]], seed=s, config=AFIND, **more) for s, more in enumerate(odd)]
     first, second = sentences(find_methods([read_run(folder) for folder in folders]))
@@ -467,8 +467,8 @@ def test_every_reason_why_seeds_of_the_only_method_are_not_compared_is_said(tmp_
     ]
 
 
-def test_methods_of_a_comparison_have_colours_and_dashes_of_their_own(tmp_path, make_run):
-    """However many others there are, and in whatever order they were given."""
+def test_methods_of_a_comparison_have_distinct_colours_and_dashes(tmp_path, make_run):
+    """The number of other methods and the order of all do not matter."""
     runs = []
     for task, names in enumerate(("ab", "cdefgh", "ij")):
         for name in names:
@@ -488,7 +488,7 @@ def test_methods_of_a_comparison_have_colours_and_dashes_of_their_own(tmp_path, 
 
 
 @pytest.mark.parametrize("others", [0, 1, 6, 7, 30])
-def test_training_alone_is_the_only_grey_method_whoever_else_there_is(others):
+def test_only_training_alone_is_grey(others):
     names, colours = [f"M{i}" for i in range(others)], len(LIGHT["category"])
     for order in ([*names, "Local"], ["Local", *names]):
         found = colour_places(order)

@@ -53,7 +53,7 @@ def values(chart, field):
     return [row[field] for row in rows if field in row], [row for row in rows if "label" in row]
 
 
-def test_a_mean_over_seeds_is_not_that_of_the_finite_ones(make):
+def test_mean_over_seeds_includes_values_that_are_not_finite(make):
     runs = [make([[9.0, 11.0], [8.0, 8.0]]), make([[7.0, 9.0], [math.inf, 6.0]], seed=1)]
     means, ends = values(charts.learning_curves(runs), "mean")
     assert means[:2] == [9.0, None]  # (10 + 8) / 2; the mean of 8 and infinity
@@ -78,14 +78,14 @@ def test_a_page_shows_a_number_that_is_not_finite(make, worst):
         json.dumps(figure.spec, allow_nan=False)
 
 
-def test_a_page_of_nothing_but_infinities_is_drawn(make, open_page, tmp_path):
+def test_page_with_only_infinite_scores_is_drawn(make, open_page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(page(find_methods([make(np.full((3, 4), math.inf))])), encoding="utf-8")
     assert open_page(file).console == []
 
 
 @pytest.mark.parametrize(("values", "broken"), [([[9.0, 8.0]], False), ([[math.inf, 8.0]], True)])
-def test_a_study_tells_not_finite_from_no_number(make, values, broken):
+def test_study_distinguishes_not_finite_from_missing(make, values, broken):
     score = Score("NextToken", "perplexity", False, False)
     run = make(values)
     assert Measure("last", score=score).is_not_finite(run.summary, run.path)  # null, and clients that are the reason

@@ -80,7 +80,7 @@ def page(runs, tmp_path_factory):
 
 # --- in a browser
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_a_page_asks_for_nothing_complains_of_nothing_and_fits_the_screen(page, open_page, width, scheme):
+def test_page_makes_no_requests_logs_nothing_and_fits_the_screen(page, open_page, width, scheme):
     seen = open_page(page, width, scheme)
     assert seen.requests == [page.resolve().as_uri()]
     assert seen.console == []
@@ -109,7 +109,7 @@ DRAWN = """(name) => {
 
 
 def pixels(seen, name):
-    """What a canvas shows, float [height, width, 3]."""
+    """Return the pixels of a canvas, float [height, width, 3]."""
     address = seen.page.evaluate("(name) => window.report.views[name].canvas.toDataURL('image/png')", name)
     image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
     return np.asarray(image.convert("RGB"), dtype=np.float64)
@@ -165,7 +165,7 @@ def by_state(marks):
     return {state: set(pairs) for state, pairs in found.items()}
 
 
-def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, open_page):
+def test_graph_matrix_and_file_have_equal_links_at_every_step(page, runs, open_page):
     seen = open_page(page)
     kinds, both = set(), set()
     for step in range(ROUNDS):
@@ -193,7 +193,7 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
     assert seen.console == []
 
 
-def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_page):
+def test_pixels_of_the_matrix_equal_the_file_at_every_step(page, runs, open_page):
     """Cells by their middles and by the corners of the marks that stand on them; nothing of the page's data is used."""
     seen = open_page(page)
     weight = on_ramp(1.0)  # all weights are the same
@@ -214,9 +214,9 @@ def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_pa
                     return np.abs(area - colour).sum(-1).min() < 60
 
                 here = {"own"} if i == j else states.get((i, j), set())
-                beside, middle = image[y + 9, x + 9], image[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3)
+                edge, middle = image[y + 9, x + 9], image[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3)
                 corner, arm = (image[y - a : y - a + 3, x - a : x - a + 3].reshape(-1, 3) for a in (5, 4))
-                assert is_near(weight if here & {"own", "kept", "new"} else rgb(LIGHT["card"]), beside), (i, j, here)
+                assert is_near(weight if here & {"own", "kept", "new"} else rgb(LIGHT["card"]), edge), (i, j, here)
                 assert is_near(rgb(LIGHT["probed"]), middle) == ("probed" in here)
                 assert is_near(rgb(LIGHT["dropped"]), arm) == ("dropped" in here)
                 assert is_near(rgb(LIGHT["new"]), corner) == ("new" in here)
@@ -242,8 +242,8 @@ def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, 
     assert others == 4
 
 
-def test_a_head_points_at_the_receiver(tmp_path, make_run, open_page):
-    """Of two clients, one below the other: the head becomes narrower towards the receiver."""
+def test_arrowhead_points_at_the_receiver(tmp_path, make_run, open_page):
+    """Two clients, one below the other: the head becomes narrower towards the receiver."""
     runs = [
         f"from {sender}={make_run(tmp_path / str(sender), np.full((2, 2), 0.5), links)}"
         for sender in (0, 1)
@@ -262,7 +262,7 @@ def test_a_head_points_at_the_receiver(tmp_path, make_run, open_page):
         assert widths[widest - 1] <= 2 < widths[widest + 1] <= widths[widest] <= 8, widths
 
 
-def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
+def test_server_run_shows_the_friends_of_dropped_clients(page, open_page):
     seen = open_page(page)
     last = seen.page.locator("#run option").count() - 1
     seen.page.select_option("#run", index=last)
@@ -294,7 +294,7 @@ HEIGHTS = """[...document.querySelectorAll('figure.wide .chart svg, figure.half 
 })"""
 
 
-def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, tmp_path, make_run, open_page):
+def test_long_names_fit_and_leave_room_for_lines(runs, tmp_path, make_run, open_page):
     """Also where a line ends before the others."""
     name = "A method whose name has more letters than a chart has room for"
     config = {"selection": {"class_path": "mine.Brief"}}
@@ -331,13 +331,13 @@ def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_pag
     assert seen.console == []
 
 
-def test_what_matrices_of_all_methods_show_is_said_once(page):
+def test_matrices_of_all_methods_share_one_caption(page):
     text = page.read_text(encoding="utf-8")
     assert text.count(">Share of the recorded rounds in which the receiver, a row, chose the sender.") == 1
     assert "<h3>Ours</h3><p>seed 0: " in text
 
 
-def test_servers_have_numbers_where_there_are_several(tmp_path, make_run, open_page):
+def test_several_servers_are_numbered(tmp_path, make_run, open_page):
     links = [(r, 4 + i % 2, i, 0.5, True, False) for r in (0, 1) for i in range(4)]
     seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 4), 0.5), links)]))
     unfold(seen, "#links")
@@ -371,7 +371,7 @@ def one_run(tmp_path_factory, make_run, make_links):
     return write_report([run]), command, run
 
 
-def test_a_run_of_unknown_seconds_has_a_dash_and_all_letters_of_its_name_and_command(tmp_path, make_run):
+def test_run_of_unknown_duration_has_a_dash_and_complete_texts(tmp_path, make_run):
     command = "dfl-fit --config banana --run_name tenant"
     run = make_run(tmp_path / "run", [[0.5, 0.6]], status=None, config={"model": {}}, commands=[(0, command)])
     table = commands_table(find_methods([read_run(run)], ["Finance"]))
@@ -381,7 +381,7 @@ def test_a_run_of_unknown_seconds_has_a_dash_and_all_letters_of_its_name_and_com
     ]
 
 
-def test_lines_of_a_command_do_not_end_within_an_option(one_run, open_page):
+def test_commands_do_not_wrap_within_an_option(one_run, open_page):
     page, command, _ = one_run
     seen = open_page(page, 390)
     options = seen.page.locator(".typed code span")
@@ -390,7 +390,7 @@ def test_lines_of_a_command_do_not_end_within_an_option(one_run, open_page):
     assert seen.page.locator(".typed code").inner_text() == command
 
 
-def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, open_page, redrawn):
+def test_keys_move_the_round_and_the_theme_keeps_the_client(page, open_page, redrawn):
     seen = open_page(page)
     seen.page.focus("#round")
     before = seen.page.evaluate("window.report.now().step")
@@ -416,7 +416,7 @@ def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, o
     assert seen.console == []
 
 
-def test_steps_between_two_frames_are_drawn_as_one(page, runs, open_page):
+def test_steps_between_two_frames_are_drawn_once(page, runs, open_page):
     seen = open_page(page)
     drawn = seen.page.evaluate("""async () => {
       const { graph } = window.report.views, draw = graph.draw;
@@ -431,7 +431,7 @@ def test_steps_between_two_frames_are_drawn_as_one(page, runs, open_page):
     assert {state: pairs for state, pairs in expected_links(runs["ours 0"], 5).items() if pairs} == lines
 
 
-def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open_page):
+def test_mouse_finds_nodes_and_cells_and_picks_a_client(page, runs, open_page):
     seen = open_page(page)
     slide(seen, 2)
     unit = (seen.page.locator("#heat canvas").bounding_box()["width"] - 27) / CLIENTS
@@ -458,7 +458,7 @@ def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open
     assert faded == [0, 1, 2, 4, 5, 6, 7]  # on the diagonal
 
 
-def test_the_table_of_a_round_has_all_rows_when_the_slider_rests(one_run, open_page):
+def test_table_of_a_round_is_complete_when_the_slider_rests(one_run, open_page):
     page, _, run = one_run
     seen = open_page(page)
     unfold(seen, "#links")
@@ -474,7 +474,7 @@ def test_the_table_of_a_round_has_all_rows_when_the_slider_rests(one_run, open_p
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_axe_finds_nothing(page, open_page, scheme):
+def test_axe_finds_no_accessibility_problem(page, open_page, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     seen = open_page(page, scheme=scheme, bypass_csp=True)
     found = axe.Axe().run(seen.page)
@@ -482,7 +482,7 @@ def test_axe_finds_nothing(page, open_page, scheme):
 
 
 @pytest.mark.slow
-def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page):
+def test_pages_can_be_made_of_unusual_runs(tmp_path, make_run, make_links, open_page):
     """One seed, no clusters, no training alone, no links, nothing known of the images, names with dots and brackets."""
     rng = np.random.default_rng(1)
     level = rng.uniform(0.4, 0.9, (5, 6))
@@ -516,7 +516,7 @@ def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page)
 
 
 @pytest.mark.slow
-def test_with_many_links_the_matrix_stands_alone(tmp_path, make_run, make_links, open_page, monkeypatch):
+def test_with_many_links_only_the_matrix_is_drawn(tmp_path, make_run, make_links, open_page, monkeypatch):
     monkeypatch.setattr("dfl_lightning.bench.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])
@@ -575,7 +575,7 @@ def test_methods_tested_on_other_images_are_not_compared(page):
     assert "one seed" in re.search(r"FL-FDMS ends at[^<]*", text)[0]
 
 
-def test_few_bytes_are_not_none(tmp_path, make_run):
+def test_few_bytes_are_not_shown_as_none(tmp_path, make_run):
     """Small networks send kilobytes, and the column is in megabytes."""
     runs = [make_run(tmp_path / str(n), [[0.5], [0.5 + n / 10]], received=n) for n in (0.0, 5612.5, 5e6)]
     named = [f"{n}={run}" for n, run in enumerate(runs)]
@@ -612,7 +612,7 @@ def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
 
 
 @pytest.mark.slow
-def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_out(tmp_path, make_run, make_links):
+def test_page_of_many_methods_details_some_and_names_the_omitted(tmp_path, make_run, make_links):
     from dfl_lightning.bench.report.methods import find_methods
     from dfl_lightning.bench.report.page.pictures import linked_figures
     from dfl_lightning.bench.report.page.sections import figures
@@ -658,7 +658,7 @@ def test_a_large_report_is_small(tmp_path, make_run, make_links):
     assert write_report(names, tmp_path / "page.html").stat().st_size <= 2.5e6
 
 
-def test_a_chart_is_saved_as_numbers_and_as_pictures_in_light_colours(tmp_path, make_run, open_page):
+def test_charts_are_saved_as_numbers_and_light_pictures(tmp_path, make_run, open_page):
     run = make_run(tmp_path / "run", [[0.5, 0.6], [0.6, 0.7]], config={"selection": {"class_path": "Ours"}})
     seen = open_page(write_report([run], figures="png"), scheme="dark")
     content = {}

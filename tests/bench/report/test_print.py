@@ -26,7 +26,7 @@ ALONE = {"selection": {"class_path": "Gossip", "init_args": {"k": 0}}}
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, make_run, make_links):
-    """Of seven methods, three of them with three seeds; there are so many runs that their commands are folded."""
+    """Write a page of seven methods, three of them with three seeds; their many commands are folded."""
     folder, rng, words = tmp_path_factory.mktemp("page"), np.random.default_rng(0), []
     for number, name in enumerate(["AFIND+", "Gossip (k = 10)", "Local", *(f"method {n}" for n in range(4))]):
         for seed in range(3 if number < 3 else 1):
@@ -48,7 +48,7 @@ def page(tmp_path_factory, make_run, make_links):
 
 @pytest.fixture
 def printed(page, open_page):
-    """What the browser has in front of it when it lays the page out for paper, and what it shows afterwards."""
+    """Return the state of the page before printing, while the browser lays it out for paper, and afterwards."""
     seen = open_page(page, scheme="dark")
     before = seen.page.evaluate(SEEN)
     look = f"matchMedia('print').addEventListener('change', (e) => {{ if (e.matches) window.printed = ({SEEN})(); }})"
@@ -64,7 +64,7 @@ def printed(page, open_page):
     return before, found, seen.page.evaluate(SEEN)
 
 
-def test_charts_are_light_and_as_wide_as_their_part_of_the_paper(printed):
+def test_printed_charts_are_light_and_fill_their_width(printed):
     before, found, after = printed
     assert DARK["category"][0] in before["colours"]
     assert DARK["category"][0] not in found["colours"]
@@ -103,8 +103,8 @@ def paper(page, open_page):
     return seen.page
 
 
-def test_nothing_stands_alone(paper):
-    """What leads to a chart or a table stays with it, a table's row and a small chart have company."""
+def test_headings_and_rows_are_not_separated_by_page_breaks(paper):
+    """Headings stay with their chart or table; no row and no small chart is alone on a page."""
 
     def rules(parts, rule):
         return set(paper.locator(parts).evaluate_all(f"all => all.map((one) => getComputedStyle(one).{rule})"))
@@ -119,7 +119,7 @@ def test_nothing_stands_alone(paper):
     assert max(shares) < 0.5
 
 
-def test_words_and_rows_can_be_read_and_nothing_is_cut_at_the_edge(paper):
+def test_printed_text_is_readable_and_not_cut_off(paper):
     sizes = paper.evaluate(SMALLEST)
     assert any("CODE" in name for name in sizes)
     assert len(sizes) > 20

@@ -1,4 +1,4 @@
-"""What a reader takes from the charts at a glance: one order, scales of what is there, and axes of whole numbers."""
+"""Charts at a glance: one order of methods, scales that fit the values, and axes of whole numbers."""
 
 import re
 from itertools import pairwise
@@ -20,7 +20,7 @@ OWN, STRONG, WEAK = 0.7, 0.2, 0.1
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, make_run):
-    """Of three methods that are not given in their order, with two seeds each, and training alone."""
+    """Write a page of three methods that are not given in their order, with two seeds each, and training alone."""
     folder, words = tmp_path_factory.mktemp("page"), []
     links = [
         (r, i, (i + step) % 4, weight, step > 0, False)
@@ -43,7 +43,7 @@ AXIS = (
 )
 
 
-def test_one_order_everywhere_and_the_slider_starts_at_the_last_round(page, open_page):
+def test_methods_have_one_order_and_slider_starts_last(page, open_page):
     seen = open_page(page)
     wanted = ["best", "second", "third", "Local"]
     table = seen.page.locator("#verdict tr[data-method]").evaluate_all("rows => rows.map((row) => row.dataset.method)")
@@ -90,7 +90,7 @@ def test_clients_are_steps_with_a_band_over_seeds(page, open_page):
     assert [float(cell) for cell in cells[2:]] == pytest.approx([96, sd, 96 - sd, 96 + sd], abs=1e-3)
 
 
-def test_weights_have_the_whole_ramp_and_the_scale_says_so(page, open_page):
+def test_weights_use_the_whole_colour_ramp_with_a_scale(page, open_page):
     seen = open_page(page)
     assert seen.page.locator("#ramp small").all_inner_texts() == ["0", "0.1", "0.2"]
     assert seen.page.locator("#ramp span").inner_text() == "weight in the new model; the receiver's own may be more"
@@ -110,7 +110,7 @@ def test_weights_have_the_whole_ramp_and_the_scale_says_so(page, open_page):
     assert seen.console == []
 
 
-def test_an_axis_that_is_cut_says_so(tmp_path, make_run):
+def test_cut_axis_is_labelled(tmp_path, make_run):
     level = np.linspace(0.8, 0.9, 50)[:, None] + np.zeros((50, 4))
     level[0] = 0.1
     run = read_run(make_run(tmp_path / "run", level, config={"selection": {"class_path": "M"}}))

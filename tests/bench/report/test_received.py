@@ -1,4 +1,4 @@
-"""What clients received, in the table of methods of a page: bytes of a run, models of a round."""
+"""Bytes per run and models per round that clients receive, in the table of methods of a page."""
 
 import re
 from statistics import mean, stdev
@@ -55,6 +55,6 @@ def test_models_are_means_over_rounds_and_seeds(cells):
     assert found["Gossip"]["received"] == "3.0"  # three rounds of a megabyte
 
 
-def test_what_a_run_has_not_counted_is_no_zero(cells):
+def test_uncounted_values_are_dashes_instead_of_zeros(cells):
     found = cells(without=("models_received", "bytes_received"))
     assert {(row["models"], row["received"]) for row in found.values()} == {("–", "–")}

@@ -20,7 +20,7 @@ from dfl_lightning.bench.report.page.sections import figures
 from dfl_lightning.cli.command import run as command
 
 
-def test_the_page_goes_into_the_run_or_where_it_is_asked_for(tmp_path, make_run, capsys):
+def test_page_is_written_into_the_run_or_as_requested(tmp_path, make_run, capsys):
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
     assert main([str(run)]) == 0
     assert capsys.readouterr().out.startswith(f"{run / 'report.html'} (")
@@ -45,7 +45,7 @@ def test_the_page_goes_into_the_run_or_where_it_is_asked_for(tmp_path, make_run,
     assert ",1,55.0," in row
 
 
-def test_mistakes_are_sentences(tmp_path, make_run, capsys, monkeypatch):
+def test_mistakes_are_answered_by_one_sentence(tmp_path, make_run, capsys, monkeypatch):
     assert main([str(tmp_path / "none")]) == 2
     assert "no metrics.csv in there; give a run folder" in capsys.readouterr().err
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
@@ -73,7 +73,7 @@ def drawn(tmp_path, make_run):
 @pytest.mark.parametrize(
     ("width", "inches"), [("3.3in", 3.3), ("8.4cm", 8.4 / 2.54), ("240pt", 240 / 72.27), ("7in", 7)]
 )
-def test_figures_have_the_width_of_the_paper_and_type_of_eight_points(drawn, width, inches):
+def test_figures_have_the_requested_width_and_eight_point_type(drawn, width, inches):
     for name in ("learning-curves", "matrix-1"):
         svg, pdf, png = (
             figure_bytes(drawn[name], read_paper(format, width, None), {}) for format in ("svg", "pdf", "png")
@@ -89,7 +89,7 @@ def test_figures_have_the_width_of_the_paper_and_type_of_eight_points(drawn, wid
             assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
 
 
-def test_a_figure_of_a_paper_leaves_its_title_to_the_caption(tmp_path, make_run):
+def test_paper_figures_have_their_title_in_the_caption(tmp_path, make_run):
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
     assert main([str(run), "--figures", "svg", "--width", "3.3in"]) == 0
     folder = run / "figures"
@@ -125,7 +125,7 @@ def test_a_figure_has_the_font_that_is_asked_for(drawn):
         ("--figures pdf --font Nope", "--font Nope: there is no such font on this machine; `fc-list : family` names"),
     ],
 )
-def test_wrong_figures_are_one_sentence_before_any_file(tmp_path, make_run, capsys, words, sentence):
+def test_wrong_figure_options_are_refused_before_writing(tmp_path, make_run, capsys, words, sentence):
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
     assert main([str(run), *words.split()]) == 2
     assert sentence in capsys.readouterr().err

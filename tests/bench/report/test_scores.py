@@ -1,4 +1,4 @@
-"""What a person reads follows the task: name, direction and unit of its score; folders that say none are of classes."""
+"""Name, direction and unit of a task's score in all outputs; folders without a task are of classes."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_columns_and_numbers_are_those_of_the_task(run):
     assert values["test_rmse_variance"] == pytest.approx(last.var())
 
 
-def test_the_summary_says_the_task_and_its_best_is_the_lowest(run):
+def test_summary_names_the_task_and_takes_the_lowest_as_best(run):
     found, clients = json.loads((run.folder / "summary.json").read_text()), read_run(run.folder).clients
     assert found["task"] == {"name": "Misses", "score": "rmse", "higher_is_better": False, "percent": False}
     assert "test_accuracy" not in found
@@ -56,7 +56,7 @@ def test_the_summary_says_the_task_and_its_best_is_the_lowest(run):
     assert Score.read(found).numbers(found) == numbers
 
 
-def test_the_terminal_has_its_name_and_no_share_of_one(run, capsys):
+def test_terminal_names_the_score_without_percent(run, capsys):
     head, row, *_ = final_table(run.trainer.run.summary)
     mean = run.trainer.run.summary["test_score"]["mean"]
     assert row.split()[:3] == ["test", "RMSE", f"{mean:.2f}"]
@@ -73,7 +73,7 @@ def test_the_terminal_has_its_name_and_no_share_of_one(run, capsys):
     assert not any("acc" in part for part in parts)
 
 
-def test_classes_say_what_they_are_and_an_older_folder_is_of_classes(small_run):
+def test_summary_without_a_task_means_classification(small_run):
     summary = small_run(1).fit().trainer.run.summary
     assert summary["task"] == {"name": "Classification", "score": "acc", "higher_is_better": True, "percent": True}
     older = {name: value for name, value in summary.items() if name != "task"}
@@ -83,7 +83,7 @@ def test_classes_say_what_they_are_and_an_older_folder_is_of_classes(small_run):
 
 
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
-def test_what_would_keep_the_worse_models_is_refused(kind, small_run):
+def test_callbacks_that_would_keep_worse_models_are_refused(kind, small_run):
     with pytest.raises(UserError, match=f"{kind.__name__} monitors val_acc with mode min, and a higher val_acc is bet"):
         small_run(1, [kind(monitor="val_acc", mode="min")]).fit()
     with pytest.raises(UserError, match="monitors val_rmse with mode max, and a lower val_rmse is better; set its mod"):
@@ -157,7 +157,7 @@ def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     assert max(row["worst tenth"] for row in rows_of(charts["bands-1"].chart)) > 4.9
 
 
-def test_a_run_that_lasts_says_its_score_by_its_columns_and_two_scores_are_two_tasks(tmp_path, make_run):
+def test_unfinished_run_takes_its_score_from_columns(tmp_path, make_run):
     from dfl_lightning.bench.report.methods import find_methods
 
     lasts = read_run(regression(make_run, tmp_path / "now", np.ones((2, 4)), running=True))
@@ -168,7 +168,7 @@ def test_a_run_that_lasts_says_its_score_by_its_columns_and_two_scores_are_two_t
 
 
 def test_bands_whose_first_rounds_are_cut_off_fill_their_chart(tmp_path, make_run):
-    """What reaches beyond the axis is clipped; otherwise all of it is fitted into the chart, and the axis shrinks."""
+    """Bands beyond the axis are clipped; otherwise they would be fitted into the chart, and the axis would shrink."""
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     import vl_convert
 

@@ -30,7 +30,7 @@ PRESSED = "[...document.querySelectorAll('[data-single][aria-pressed=true]')].ma
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, make_run):
-    """Of methods, some of which have no labels in charts, and training alone."""
+    """Write a page of methods, some without labels in charts, and training alone."""
     folder, words = tmp_path_factory.mktemp("page"), []
     for number in range(METHODS):
         level = np.full((3, 4), 0.5 + number / 80) + np.linspace(-0.1, 0.1, 4)
@@ -44,7 +44,7 @@ def page(tmp_path_factory, make_run):
 
 
 def faint_in(seen):
-    """For each chart of several methods, those of which all marks are faint."""
+    """Find the methods whose marks are all faint, for each chart of several methods."""
     found = {}
     for chart, methods in seen.page.evaluate(OPACITIES).items():
         if len(methods) > 1:
@@ -53,7 +53,7 @@ def faint_in(seen):
     return found
 
 
-def test_a_click_leaves_one_method_in_every_chart_and_another_click_or_escape_takes_it_back(page, open_page):
+def test_click_singles_out_a_method_and_escape_resets_it(page, open_page):
     seen = open_page(page)
     name = seen.page.locator(f"#verdict [data-single='{WITHOUT_LABEL}']")
     everything = {f"method {number}" for number in range(METHODS)} | {"Local"}
@@ -80,7 +80,7 @@ def test_a_click_leaves_one_method_in_every_chart_and_another_click_or_escape_ta
     assert seen.console == []
 
 
-def test_words_at_the_pointer_are_about_the_methods_around_it_or_around_the_one_that_is_singled_out(page, open_page):
+def test_pointer_lists_methods_near_it_or_near_the_selected(page, open_page):
     seen = open_page(page)
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     box = seen.page.locator("#chart-learning-curves svg .root .background").first.bounding_box()
@@ -97,7 +97,7 @@ def test_words_at_the_pointer_are_about_the_methods_around_it_or_around_the_one_
     assert said() == ["round", *order[:16], "3 below"]
 
 
-def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_method(page, open_page, redrawn, until):
+def test_names_and_lines_are_clickable_and_address_keeps_the_method(page, open_page, redrawn, until):
     seen = open_page(page)
     for chart, name in (("gain-over-local", "method 3"), ("learning-curves", f"method {METHODS - 1}")):
         seen.page.locator(f"#chart-{chart} text", has_text=name).last.click()  # at an axis, and at the end of a line
@@ -113,7 +113,7 @@ def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_meth
     redrawn(seen)
     assert set(seen.page.evaluate(PRESSED)) == {WITHOUT_LABEL}
     # Charts above it are drawn when it comes near, and it stays where it is. A browser that restored the old place by a
-    # smooth scroll would go on with it afterwards, now and then.
+    # smooth scroll would sometimes continue with it afterwards.
     assert seen.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
     until(seen, "Math.abs(document.getElementById('cost').getBoundingClientRect().top) < 60")
     seen.page.click("#theme")

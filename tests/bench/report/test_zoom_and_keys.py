@@ -42,7 +42,7 @@ def until(seen, wanted):
     raise AssertionError(seen.page.evaluate(PLOT))
 
 
-def test_a_drag_shows_its_rounds_alone_and_a_double_click_or_a_button_all(seen):
+def test_drag_zooms_to_its_rounds_and_double_click_resets(seen):
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     for back in ("double click", "button"):
         found = seen.page.evaluate(PLOT)
@@ -71,7 +71,7 @@ def test_a_drag_shows_its_rounds_alone_and_a_double_click_or_a_button_all(seen):
     assert seen.console == []
 
 
-def test_a_zoomed_axis_names_only_the_cuts_of_its_own_rounds(seen):
+def test_zoomed_axis_names_only_cuts_of_its_rounds(seen):
     titles = """([from, to]) => {
       const y = { field: "mean", scale: { domain: [45, 95] }, axis: { title: "test accuracy, %, cut below 45" } };
       const rows = [[1, 12], [2, 50], [3, 90]].map(([round, mean]) => ({ method: "A", round, mean }));
@@ -83,7 +83,7 @@ def test_a_zoomed_axis_names_only_the_cuts_of_its_own_rounds(seen):
 
 
 @pytest.mark.parametrize("name", ["graph", "heat"])
-def test_keys_in_the_graph_and_the_matrix_move_the_round_and_the_client(seen, name):
+def test_keys_move_round_and_client_in_graph_and_matrix(seen, name):
     def pressed(*keys):
         for key in keys:
             seen.page.keyboard.press(key)

@@ -17,7 +17,7 @@ METHODS, SEEDS = (2, 3, 6, 10, 30), (3, 5, 10)
 
 
 def told_apart(scores):
-    """Compare [k, n] scores as a page and a table do: which methods are told apart from the best, and the best."""
+    """Compare [k, n] scores as pages and tables do; return the best and, before it, the methods clearly below it."""
     best = int(scores.mean(axis=1).argmax())
     gaps = {
         at: paired_interval([*zip(row.tolist(), scores[best].tolist(), strict=True)])
@@ -58,7 +58,7 @@ def test_pages_of_equal_methods_call_no_method_lower(methods, seeds):
     assert wrong(np.random.default_rng(methods), pages, methods, seeds) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / pages)
 
 
-def test_a_method_that_is_better_is_said_to_be():
+def test_better_method_is_called_better():
     assert found(np.random.default_rng(1), 60, 10) >= 0.9
 
 
@@ -117,7 +117,7 @@ def test_the_steps_are_those_of_the_closed_procedure():
             assert (other in told) == all(least < 0.05 for least in of_best)
 
 
-def test_so_many_seeds_are_needed_as_the_largest_t_allows():
+def test_seeds_needed_follow_from_the_largest_t():
     for methods in METHODS:
         critical = [stats.t.isf(0.025 / math.comb(methods, 2), n - 1) for n in range(2, 12)]
         assert least_seeds(methods) == 2 + next(at for at, t in enumerate(critical) if t <= 10)

@@ -12,7 +12,7 @@ from scipy import stats
 from dfl_lightning.bench.stats import statistics as ours
 
 
-def test_the_interval_of_a_paired_difference_is_that_of_a_paired_t_test():
+def test_interval_of_a_paired_difference_equals_the_paired_t_test():
     first, second = [84.1, 83.2, 85.0, 84.4], [81.0, 82.9, 82.2, 83.9]
     found = ours.paired_difference(dict(enumerate(first)), dict(enumerate(second)))
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
@@ -30,7 +30,7 @@ def test_only_seeds_that_both_have_are_paired():
 
 
 @pytest.mark.parametrize("unit", [1.0, 2.0**-40, 2.0**40])
-def test_a_comparison_does_not_depend_on_the_unit_of_a_score(unit):
+def test_comparison_does_not_depend_on_the_scores_unit(unit):
     first, second = ({seed: unit * (base + seed / 7) for seed in range(7)} for base in (20.5, 20.375))
     found = ours.paired_difference(first, second)  # equal up to rounding errors: 0.125 for every seed
     half = stats.t.ppf(0.975, 6) * ((1 / 7 - 1 / 8) / math.sqrt(6)) / math.sqrt(7)  # of rounding to the step
@@ -74,7 +74,7 @@ def test_many_seeds_draw_signs():
     assert ours.sign_flip_p([1.0] * 20) > 0  # what was seen is one of the draws
 
 
-def test_there_is_no_p_below_six_seeds():
+def test_p_needs_six_seeds():
     five = {seed: 10.0 + seed for seed in range(5)}
     six = {seed: 10.0 + seed for seed in range(6)}
     zero = dict.fromkeys(range(6), 0.0)
@@ -83,7 +83,7 @@ def test_there_is_no_p_below_six_seeds():
 
 
 @pytest.mark.parametrize("comparisons", range(1, 12))
-def test_so_many_comparisons_need_so_many_seeds(comparisons):
+def test_seeds_needed_grow_with_the_number_of_comparisons(comparisons):
     needed = ours.least_replications(comparisons)
     least = lambda n: min(1.0, comparisons * ours.sign_flip_p([1.0] * n))  # noqa: E731
     assert least(needed) < 0.05 <= least(needed - 1)
@@ -95,7 +95,7 @@ def test_seeds_needed_are_enough_for_a_test_among_others():
     assert [ours.paired_difference(ten, zero, rows).seeds_needed for rows in (2, 3, 4, 8)] == [6, 7, 8, 11]
 
 
-def test_differences_by_rounding_are_none():
+def test_rounding_differences_count_as_zero():
     hundred = {seed: 100 * value for seed, value in enumerate((0.57, 0.29, 0.58))}
     found = ours.paired_difference(hundred, {0: 57.0, 1: 29.0, 2: 58.0})
     assert hundred[0] != 57.0
@@ -140,7 +140,7 @@ def test_as_many_seeds_are_named_as_the_interval_needs(effect):
     assert n == 6 or half(n - 1) >= effect
 
 
-def test_comparisons_with_the_best_are_adjusted_for_all_pairs_that_are_left():
+def test_comparisons_are_adjusted_for_all_remaining_pairs():
     assert ours.adjusted([0.01, 0.04, 0.03, 0.001]) == pytest.approx([0.06, 0.09, 0.09, 0.01])
     assert ours.adjusted([0.9, 0.8]) == [1.0, 1.0]
     assert ours.adjusted([0.03]) == [0.03]

@@ -81,7 +81,7 @@ def job_of(tmp_path):
 
 
 def work(number):
-    """What a job's process does, in the midst of SLURM's variables; its cells are forks of it."""
+    """Run the work of a job's process with SLURM's variables; its cells are forks of it."""
     tasks = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "1", "SLURM_JOB_NAME": "dfl-small"}
     place = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1"}
     os.environ.update({**tasks, **place, "SLURM_JOB_ID": str(number), "SUBMITIT_EXECUTOR": "slurm"})
@@ -97,7 +97,7 @@ def until(true, seconds=300):
 
 
 def started(*words):
-    """The command in a process of its own, whose jobs outlive it; what it prints."""
+    """Run the command in a process of its own, whose jobs outlive it; return what it prints."""
     code = "import sys; from dfl_lightning.bench.study.main import study; sys.argv[0] = 'dfl-study'; study()"
     with open("said.txt", "w") as said:
         subprocess.run([sys.executable, "-c", code, *words], stdout=said, stderr=said, check=True)
@@ -106,19 +106,19 @@ def started(*words):
 
 @pytest.fixture
 def differences(load):
-    """Where two cells' runs differ, times apart."""
+    """List the differences between two cells' runs, times excluded."""
     results = load("killing.results")
     return lambda one, other: list(results.differences(*(results.result(state_of(cell).run) for cell in (one, other))))
 
 
 # --- what is submitted ------------------------------------------------------------------------------------------------
-def test_open_cells_become_one_array_with_the_options_that_were_given(study_of, pretend, cluster, capsys):
+def test_open_cells_become_one_array_with_the_given_options(study_of, pretend, cluster, capsys):
     study_of()
     cells = make_plan(read_study_file("small.yaml"), Path("studies/small")).distinct()
     pretend(cells[0], 0.5)
     cells[1].folder.mkdir(parents=True)
     lock = FolderLock()
-    lock.take(cells[1].folder)  # somebody works at it
+    lock.take(cells[1].folder)  # another process works at it
     given = {"partition": "gpu", "gpus_per_node": 1, "cpus_per_task": 4, "mem_gb": 16, "reservation": "mine"}
     words = [word for name, value in given.items() for word in (f"--slurm.{name}", str(value))]
     assert main(["run", "small.yaml", "--discard-models", *SLURM, *words, "-j", "1"]) == 0
@@ -152,7 +152,7 @@ def test_nothing_is_submitted_where_nothing_is_open(study_of, pretend, cluster, 
     assert not (cluster / "sbatch.txt").exists()
 
 
-def test_a_job_inside_a_job_is_none_of_that_job(one_cell, cluster, monkeypatch):
+def test_nested_job_does_not_inherit_slurm_variables(one_cell, cluster, monkeypatch):
     one_cell(1)
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.setenv(name, "4")  # of four tasks: dfl-fit would refuse a run of one
@@ -181,7 +181,7 @@ def test_a_job_inside_a_job_is_none_of_that_job(one_cell, cluster, monkeypatch):
         (["status", "--slurm.partition", "gpu"], "--slurm.partition: only dfl-study run submits jobs"),
     ],
 )
-def test_a_mistake_is_said_and_nothing_submitted(one_cell, cluster, capsys, words, sentence):
+def test_mistakes_are_named_and_nothing_is_submitted(one_cell, cluster, capsys, words, sentence):
     one_cell(1)
     command, *rest = words
     assert main([command, "small.yaml", *rest]) == 2
@@ -191,14 +191,14 @@ def test_a_mistake_is_said_and_nothing_submitted(one_cell, cluster, capsys, word
     assert not (cluster / "sbatch.txt").exists()
 
 
-def test_what_the_cluster_says_is_passed_on(one_cell, cluster, capsys):
+def test_error_message_of_the_cluster_is_passed_on(one_cell, cluster, capsys):
     one_cell(1)
     (cluster / "sbatch").write_text("#!/bin/sh\necho sbatch: error: invalid partition specified: gpus >&2\nexit 1\n")
     assert main(["run", "small.yaml", *SLURM, "--slurm.partition", "gpus"]) == 2
     assert "invalid partition specified: gpus" in capsys.readouterr().err
 
 
-def test_elsewhere_than_on_a_cluster_it_says_so(one_cell, capsys, monkeypatch, tmp_path):
+def test_missing_slurm_is_reported(one_cell, capsys, monkeypatch, tmp_path):
     one_cell(1)
     monkeypatch.setenv("PATH", str(tmp_path))  # also where this is a cluster
     assert main(["run", "small.yaml", *SLURM]) == 2
@@ -220,10 +220,8 @@ def test_values_are_numbers_lists_or_words():
 
 
 # --- what a job does --------------------------------------------------------------------------------------------------
-def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(
-    one_cell, cluster, job_of, differences, in_this_process
-):
-    """In a job of four tasks, all of whose processes get the signal; a second job leaves the cell alone meanwhile."""
+def test_preempted_job_is_requeued_and_ends_with_equal_bits(one_cell, cluster, job_of, differences, in_this_process):
+    """All processes of a job of four tasks get the signal; a second job leaves the cell alone meanwhile."""
     plan = one_cell(100)
     cell = plan()
     for _ in range(2):
@@ -286,7 +284,7 @@ def test_time_limits_without_a_further_round_end_in_a_sentence(one_cell, pretend
 
 
 @pytest.mark.slow
-def test_this_machine_takes_a_cell_through_its_time_limits_with_the_same_bits(one_cell, differences):
+def test_local_executor_resumes_after_time_limits_with_equal_bits(one_cell, differences):
     """Submitit's local executor signals 15 seconds before the limit and starts the job again."""
     plan = one_cell(1500)
     cell = plan()
@@ -305,7 +303,7 @@ def test_this_machine_takes_a_cell_through_its_time_limits_with_the_same_bits(on
 
 
 @pytest.mark.slow
-def test_this_machine_runs_all_cells_at_once_and_says_which_has_failed(study_of, capsys):
+def test_local_executor_runs_all_cells_and_names_failures(study_of, capsys):
     wrong = {"model": {"on_divergence": "stop", "optimizer.lr": 1e30}}
     study_of(rows={"Gossip": {}, "Local": {"selection.k": 0}, "Wrong": wrong}, columns={"IID": {}})
     words = ["run", "small.yaml", "--slurm.executor", "local", "--slurm.timeout_min", "60"]

@@ -1,4 +1,4 @@
-"""Which rows and seeds of a column are compared, against all choices of rows."""
+"""Choice of the compared rows and seeds of a column, against all choices of rows."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from dfl_lightning.bench.stats.common_seeds import over_common_seeds
 
 
 def cells_of_the_best_choice(values):
-    """Of all sets of rows, by trying each: rows times the seeds that all of them have."""
+    """Return the largest number of cells, rows times common seeds, over all sets of rows."""
     sizes = []
     for number in range(1, len(values) + 1):
         for rows in itertools.combinations(values, number):
@@ -18,7 +18,7 @@ def cells_of_the_best_choice(values):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_rows_that_were_stopped_lose_no_cell_that_can_be_compared(seed):
+def test_stopped_rows_lose_no_comparable_cell(seed):
     """Cells are trained in the order of seeds, so that a row has the first ones."""
     rng = np.random.default_rng(seed)
     values = {row: {s: rng.random() for s in range(rng.integers(1, 7))} for row in "ABCDE"}
@@ -30,7 +30,7 @@ def test_rows_that_were_stopped_lose_no_cell_that_can_be_compared(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_seeds_rows_have_the_compared_ones_have_them_all(seed):
+def test_compared_rows_have_all_compared_seeds(seed):
     rng = np.random.default_rng(seed)
     values = {row: {int(s): rng.random() for s in rng.permutation(6)[: rng.integers(0, 5)]} for row in "ABCDE"}
     found = over_common_seeds(values)

@@ -1,4 +1,4 @@
-"""What cells take on the disk, what `--explain` says of it, and what finished ones give back."""
+"""Disk usage of cells: measured, predicted by `--explain`, and freed after the end."""
 
 import subprocess
 
@@ -46,7 +46,7 @@ def test_a_finished_cell_keeps_one_checkpoint_or_none(study_of, tmp_path, capsys
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_of_a_cell_that_is_not_finished_nothing_is_removed(planned, pretend, in_pieces):
+def test_nothing_is_removed_from_unfinished_cells(planned, pretend, in_pieces):
     cell = planned().distinct()[0]
     run = pretend(cell, status="stopped")
     previous = run / "checkpoints" / "previous.ckpt"
@@ -65,7 +65,7 @@ def test_of_a_cell_that_is_not_finished_nothing_is_removed(planned, pretend, in_
     assert state_of(cell).is_done
 
 
-def test_a_command_that_goes_on_says_the_option_again(planned, study_of, pretend, capsys, monkeypatch):
+def test_suggested_command_repeats_the_option(planned, study_of, pretend, capsys, monkeypatch):
     from dfl_lightning.bench.study.processes import running
 
     study_of()
@@ -75,7 +75,7 @@ def test_a_command_that_goes_on_says_the_option_again(planned, study_of, pretend
     assert "go on with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
 
 
-def test_tables_grow_with_the_rounds_and_models_do_not(tmp_path):
+def test_tables_but_not_models_grow_with_the_rounds(tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     for name, size in {"metrics.csv": 20, "split.npz": 7000, "config.yaml": 50}.items():
@@ -91,7 +91,7 @@ def test_tables_grow_with_the_rounds_and_models_do_not(tmp_path):
         assert space_of(run, 2, 10) == Space(models=4000, tables=5 * 20 + 7050 + 10 // rounds * arrays)
 
 
-def test_one_round_or_two_tell_what_a_finished_cell_takes(study_of, tmp_path, in_this_process, monkeypatch):
+def test_one_or_two_rounds_predict_the_size_of_a_cell(study_of, tmp_path, in_this_process, monkeypatch):
     """By the files that the whole run leaves, as the system counts them."""
     data = {"class_path": "Digits", "init_args": {"num_clients": 40, "samples_per_client": 20}}
     model = {"network": {"class_path": "MLP", "init_args": {"hidden": [64]}}, "local_epochs": 1}
@@ -117,7 +117,7 @@ def test_one_round_or_two_tell_what_a_finished_cell_takes(study_of, tmp_path, in
         assert expected.tables == pytest.approx(counted("--exclude=checkpoints") - 4096, rel=0.3)
 
 
-def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
+def test_explain_predicts_disk_usage(planned, pretend, monkeypatch):
     """4 cells of 2 columns; one is done, one has begun."""
     spaces = {"Gossip": Space(100 * MB, 3 * MB), "Local": Space(50 * MB, MB)}
     monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
@@ -138,7 +138,7 @@ def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
     assert said.startswith("disk: 254.")  # Gossip, rotated: 100 and less than 1; Local, IID: 51; the other is there
 
 
-def test_where_nothing_is_left_the_disk_is_not_named(planned, pretend, monkeypatch):
+def test_finished_study_needs_no_disk_line(planned, pretend, monkeypatch):
     monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     plan = planned()
     for cell in plan.distinct():
@@ -146,5 +146,5 @@ def test_where_nothing_is_left_the_disk_is_not_named(planned, pretend, monkeypat
     assert not any(line.startswith("disk: ") for line in estimate.explain(plan, jobs=1))
 
 
-def test_free_is_the_disk_of_the_nearest_folder(tmp_path):
+def test_free_space_is_that_of_the_nearest_folder(tmp_path):
     assert free_in(tmp_path / "not" / "yet" / "there") == pytest.approx(free_in(tmp_path), rel=0.1)

@@ -10,7 +10,7 @@ from dfl_lightning.bench.study.cells.environment import environment_of_a_cell, t
     ("asked", "jobs", "threads"),
     [(None, 1, 8), (None, 3, 2), (None, 20, 1), ("1", 1, 1), ("3", 4, 3), ("2,1", 1, 2), ("many", 2, 4), ("0", 2, 4)],
 )
-def test_cells_share_the_cores_unless_the_user_says_how_many_threads(asked, jobs, threads, monkeypatch):
+def test_cells_share_the_cores_unless_threads_are_set(asked, jobs, threads, monkeypatch):
     monkeypatch.setattr(environment, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if asked is not None:
@@ -18,7 +18,7 @@ def test_cells_share_the_cores_unless_the_user_says_how_many_threads(asked, jobs
     assert threads_of_a_cell(jobs) == threads
 
 
-def test_what_the_user_has_set_stays(monkeypatch):
+def test_settings_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -1,4 +1,4 @@
-"""What `--explain` times, what it concludes, and what is said about the time that is left."""
+"""Times that `--explain` measures, its predictions, and the remaining time of a study."""
 
 import time
 
@@ -62,7 +62,7 @@ def test_a_time_has_the_unit_that_suits_it(planned, timed, monkeypatch, rate, ro
     assert f", {by_two} with -j 2; {alone} of one core, " in together
 
 
-def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
+def test_finished_cells_are_neither_timed_nor_counted(planned, timed, pretend):
     plan = planned(rows=ROWS)
     for column in ("IID", "rotated"):
         pretend(plan.cells["A", column, 0], 0.8)
@@ -72,19 +72,19 @@ def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
     assert not any(line.startswith("A ") for line in lines)
 
 
-def test_a_round_that_never_ends_is_no_number(planned, timed, monkeypatch):
+def test_round_that_does_not_end_gives_no_number(planned, timed, monkeypatch):
     monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(None))
     lines = list(estimate.explain(planned(), jobs=1))
     assert "?: no round ended within 600 s, and it is not in the sum" in lines
 
 
-def test_what_a_mark_means_is_said_only_where_it_is_used(planned, timed):
+def test_marks_are_explained_only_if_used(planned, timed):
     lines = list(estimate.explain(planned(columns={"IID": {}}, rows=ROWS), jobs=1))
     assert not any("~" in line for line in lines)
 
 
 @pytest.mark.slow
-def test_real_rounds_are_timed_and_nothing_stays(study_of, tmp_path, capsys):
+def test_real_rounds_are_timed_and_leave_no_files(study_of, tmp_path, capsys):
     study_of(columns={"IID": {}}, rows={"Gossip": {}})
     assert main(["run", "small.yaml", "--explain"]) == 0
     out = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_the_time_that_is_left_is_shared_by_the_processes(planned, pretend):
     )  # 2 cells of 4 rounds of 2 s, by two
 
 
-def test_the_time_that_is_left_counts_the_start_of_each_cell(planned, pretend, monkeypatch):
+def test_remaining_time_counts_the_start_of_each_cell(planned, pretend, monkeypatch):
     plan = planned(rows=ROWS, columns={"IID": {}})
     first, second, _ = plan.distinct()
     clock = [100.0]
@@ -154,7 +154,7 @@ def test_a_cell_that_fails_names_its_round_once(planned, pretend, capsys, rounds
     assert capsys.readouterr().out.startswith(f"{cell.label}: {said} · ")
 
 
-def test_where_nothing_is_left_no_time_is_said(planned, pretend):
+def test_finished_study_names_no_remaining_time(planned, pretend):
     plan = planned(columns={"IID": {}})
     for cell in plan.distinct():
         pretend(cell, 0.8)

@@ -35,7 +35,7 @@ LOCAL = {"row": "Local", "why": WHY}
         ([{**LOCAL, "column": "rotated"}], "no cell Local, rotated, all seeds anyway; remove the entry"),
     ],
 )
-def test_a_wrong_entry_is_answered_by_a_sentence(planned, entries, sentence):
+def test_wrong_entries_are_answered_by_one_sentence(planned, entries, sentence):
     with pytest.raises(UserError, match=sentence) as found:
         planned(seeds=[0, 1, 4], exclude=entries, cells={"Local": {"rotated": None}})
     assert len(str(found.value).splitlines()) == 1

@@ -88,7 +88,7 @@ def until(true, seconds=300):
 
 # --- a fork is what a new Python is -----------------------------------------------------------------------------------
 @pytest.mark.cpu_bits
-def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
+def test_fork_gives_the_bits_of_a_new_process(server, tmp_path):
     """Also the second fork, after a first one that has changed whatever a process has."""
     made, noted = {}, {}
     for name, start in (("first", server.start), ("second", server.start), ("new", start_python)):
@@ -99,7 +99,7 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
         noted[name] = json.loads(re.sub(r"pipe:\[\d+\]", "pipe", text))
     assert isinstance(made["second"].process, ForkedCell)
     draws = [noted[name].pop("draws") for name in noted]
-    assert all(len(set(column)) == 3 for column in zip(*draws, strict=True))  # of generators that nobody has seeded
+    assert all(len(set(column)) == 3 for column in zip(*draws, strict=True))  # of unseeded generators
     new = set(noted["new"]["modules"])
     for name in ("first", "second"):  # which have the parser
         more = {module.partition(".")[0] for module in set(noted[name]["modules"]) - new - {fork_end.__name__}}
@@ -115,7 +115,7 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
         assert list(differences(new, result(made[name].run), name)) == []
 
 
-def test_a_fork_ends_with_the_codes_and_sentences_of_a_new_python(server, tmp_path):
+def test_fork_ends_with_codes_and_sentences_of_a_new_process(server, tmp_path):
     too_fast = {"class_path": "SGD", "init_args": {"lr": 1e30}}
     wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": too_fast}}
     ends = {}
@@ -164,7 +164,7 @@ class Leaves(Monitor):
 """
 
 
-def test_a_fork_has_the_parser_and_ends_as_a_new_python_does(server, tmp_path):
+def test_fork_has_the_parser_and_ends_like_a_new_process(server, tmp_path):
     """Handlers, threads, files and objects that it has left to Python, though no library is taken to pieces."""
     (tmp_path / "leaves_to_python.py").write_text(f"PLACE = {str(tmp_path)!r}\n{OF_THE_END}")
     config = {
@@ -199,7 +199,7 @@ def test_a_fork_that_is_stopped_keeps_its_rounds(server, tmp_path, end, code):
     assert json.loads((cell.run / "summary.json").read_text())["status"] == "stopped"
 
 
-def test_a_fork_holds_the_lock_until_it_is_killed_and_the_server_does_not(server, tmp_path):
+def test_only_the_fork_holds_the_lock_until_it_ends(server, tmp_path):
     lock = FolderLock()
     lock.take(tmp_path)
     cell = Cell(server.start, tmp_path / "cell", LONG, lock=lock.descriptor)
@@ -209,12 +209,12 @@ def test_a_fork_holds_the_lock_until_it_is_killed_and_the_server_does_not(server
     cell.process.kill()
     assert cell.wait() == -signal.SIGKILL
     assert not is_locked(tmp_path)
-    assert cell.process.poll() == -signal.SIGKILL  # though nobody can ask the system again
+    assert cell.process.poll() == -signal.SIGKILL  # though the system does not answer again
     cell.process.kill()  # nothing, where it may be another process's number
 
 
 # --- without the server -----------------------------------------------------------------------------------------------
-def test_cells_outlive_their_server_and_the_next_ones_have_another(tmp_path, monkeypatch, capsys):
+def test_cells_outlive_their_server_and_later_cells_get_another(tmp_path, monkeypatch, capsys):
     """The servers are forks of this file's one process for forks, which has imported all."""
     forked = Forked(f"{__file__}:lose_servers", ["lose"], tmp_path, tmp_path / "lose")
     out, err = forked.communicate()
@@ -269,7 +269,7 @@ def false_server(tmp_path, monkeypatch):
 READY = 'control = socket.socket(fileno=0); control.send(b\'{"obstacle": ""}\')'
 
 
-def test_a_server_that_does_not_answer_is_given_up(false_server, tmp_path, monkeypatch):
+def test_unresponsive_server_is_abandoned(false_server, tmp_path, monkeypatch):
     monkeypatch.setattr(forks, "ANSWER", 0.2)
     server = false_server(f"{READY}; time.sleep(600)")
     with open(tmp_path / "log.txt", "wb") as log:
@@ -279,7 +279,7 @@ def test_a_server_that_does_not_answer_is_given_up(false_server, tmp_path, monke
     assert server.exit_code(1) is None
 
 
-def test_a_fork_that_its_server_could_not_tell_of_does_nothing(tmp_path):
+def test_unannounced_fork_does_nothing(tmp_path):
     """The server is killed after the fork, and before it has said the number."""
     forked = Forked(f"{__file__}:never_told", ["never"], tmp_path, tmp_path / "never")
     out, err = forked.communicate()
@@ -310,7 +310,7 @@ OBSTACLE = READY.replace('""', '"threads"')
         (f"{OBSTACLE}; time.sleep(600)", "threads"),
     ],
 )
-def test_without_a_server_cells_are_new_pythons_and_a_note_says_why(false_server, program, why, capsys):
+def test_without_a_server_cells_are_new_processes_with_a_note(false_server, program, why, capsys):
     server = false_server(program)
     assert server.why_lost.startswith(why)
     assert server.refuses
@@ -323,7 +323,7 @@ def test_without_a_server_cells_are_new_pythons_and_a_note_says_why(false_server
     assert err.count("\n") == 1
 
 
-def test_libraries_that_cannot_be_imported_are_told_in_their_own_words(tmp_path):
+def test_import_errors_of_libraries_are_quoted(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so is not there')")
     server = ForkServer({**os.environ, "PYTHONPATH": str(tmp_path)})
     until(lambda: not server.is_loading())
@@ -332,7 +332,7 @@ def test_libraries_that_cannot_be_imported_are_told_in_their_own_words(tmp_path)
     assert server.why_lost == f"the process that was to start them {end}"
 
 
-def test_what_an_import_has_started_is_no_part_of_a_fork(tmp_path):
+def test_threads_started_by_imports_do_not_reach_forks(tmp_path):
     forked = Forked(f"{__file__}:with_a_thread", ["thread"], tmp_path, tmp_path / "thread")
     out, err = forked.communicate()
     assert forked.returncode == 0, err
@@ -369,7 +369,7 @@ def asked(monkeypatch):
     return asked
 
 
-def test_another_environment_than_that_of_the_imports_needs_a_new_python(asked):
+def test_changed_environment_needs_a_new_process(asked):
     start = asked()
     late = {"A": "1", "PL_GLOBAL_SEED": "3", "CUDA_VISIBLE_DEVICES": "1", "DFL_DEBUG": "1"}
     assert [start(), start(late), start({"A": "2"}), start({}), start({**late, "OMP_NUM_THREADS": "1"})] == [
@@ -377,7 +377,7 @@ def test_another_environment_than_that_of_the_imports_needs_a_new_python(asked):
     ]
 
 
-def test_another_folder_or_library_than_that_of_the_imports_needs_a_new_python(asked, tmp_path, monkeypatch):
+def test_changed_folder_or_library_needs_a_new_process(asked, tmp_path, monkeypatch):
     start = asked()
     before = os.getcwd()
     monkeypatch.chdir(tmp_path)
@@ -390,7 +390,7 @@ def test_another_folder_or_library_than_that_of_the_imports_needs_a_new_python(a
 
 
 @pytest.mark.parametrize(("variable", "platform"), [("0", "linux"), ("1", "darwin"), (None, "win32")])
-def test_cells_are_new_pythons_where_this_is_wanted_or_the_system_forks_none(asked, monkeypatch, variable, platform):
+def test_cells_are_new_processes_on_request_or_other_systems(asked, monkeypatch, variable, platform):
     if variable is not None:
         monkeypatch.setenv(FORK, variable)
     monkeypatch.setattr(sys, "platform", platform)
@@ -431,8 +431,8 @@ LONG_CELLS = {
 }
 
 
-def test_a_study_goes_on_when_its_server_and_a_cell_are_killed(study_of, start):
-    """Two cells at a time, one of which a user's mistake ends."""
+def test_study_continues_when_its_server_and_cell_are_killed(study_of, start):
+    """Two cells run at a time, and a user's mistake ends one of them."""
     wrong = {"model": {"on_divergence": "stop", "optimizer.lr": 1e30}}
     study_of(base=LONG_CELLS, columns={"IID": {}}, rows={"Gossip": {}, "Local": {"selection.k": 0}, "Wrong": wrong})
     process = start("run", "small.yaml", "-j", "2")
@@ -455,7 +455,7 @@ def test_a_study_goes_on_when_its_server_and_a_cell_are_killed(study_of, start):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_study_that_was_stopped_or_killed(study_of, start, signum):
+def test_stopped_or_killed_study_leaves_no_processes(study_of, start, signum):
     study_of(base={**LONG_CELLS, "trainer": {**LONG_CELLS["trainer"], "max_rounds": 100_000}}, columns={"IID": {}})
     process = start("run", "small.yaml", "-j", "2")
     cells = plan_of().distinct()

@@ -48,7 +48,7 @@ def test_an_accuracy_is_the_summarys_in_percent(tmp_path):
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
 
 
-def test_each_column_has_the_unit_and_the_direction_of_its_task(planned, pretend):
+def test_each_column_has_its_tasks_unit_and_direction(planned, pretend):
     plan = planned(accuracy=None, score="last", seeds=[0, 1])
     numbers = {("Gossip", "IID"): 0.8, ("Local", "IID"): 0.7, ("Gossip", "rotated"): 41.234, ("Local", "rotated"): 52.0}
     for (row, column, seed), cell in plan.cells.items():
@@ -75,7 +75,7 @@ def test_each_column_has_the_unit_and_the_direction_of_its_task(planned, pretend
     assert make_table(plan).places["Local", "IID"].values == {1: pytest.approx(71.0)}
 
 
-def test_differences_of_several_units_are_not_ranked_by_their_size():
+def test_differences_in_several_units_are_not_ranked():
     from dfl_lightning.bench.study.tables.table import _overall
 
     columns = [str(number) for number in range(5)]
@@ -91,14 +91,14 @@ def test_differences_of_several_units_are_not_ranked_by_their_size():
     assert found.ranks == {"A": 3.0, "B": 2.0, "C": 1.0}
 
 
-def test_a_column_of_the_score_has_its_direction_unless_the_study_says_one():
+def test_score_column_has_its_direction_unless_the_study_overrides():
     rmse = Score.read({"task": RMSE})
     assert read_measure({"number": "val_rmse"}, "").of_task(rmse).lower_is_better
     assert not read_measure({"number": {"column": "val_rmse", "better": "higher"}}, "").of_task(rmse).lower_is_better
     assert not read_measure({"number": "bytes_received"}, "").of_task(rmse).lower_is_better
 
 
-def test_the_lowest_is_the_best_where_that_is_better():
+def test_lowest_value_is_best_if_lower_is_better():
     values = {"A": {0: 0.3, 1: 0.1}, "B": {0: 0.1, 1: 0.1}, "C": {0: 0.2, 1: 0.3}}
     assert over_common_seeds(values).best == "C"
     assert over_common_seeds(values, lower_is_better=True).best == "B"
@@ -174,7 +174,7 @@ def test_a_mistake_is_answered_by_a_sentence(content, sentence):
 
 
 @pytest.mark.parametrize("words", [["run"], ["run", "--explain"]])
-def test_a_number_that_a_run_does_not_log_is_refused_before_the_first_cell(words, study_of, in_this_process, capsys):
+def test_unlogged_number_is_refused_before_the_first_cell(words, study_of, in_this_process, capsys):
     file = study_of(accuracy=None, number="neighbour_precison", columns={"IID": {}, "rotated": ROTATED})
     with in_this_process():
         assert command.main([words[0], str(file), *words[1:]]) == 2
@@ -243,7 +243,7 @@ def test_a_split_file_decides_on_validation_data_not_the_option():
         ("neighbours", False, "0.700"),
     ],
 )
-def test_a_column_that_is_a_share_is_in_percent_as_the_score_is(tmp_path, column, rmse, text):
+def test_shares_are_shown_in_percent(tmp_path, column, rmse, text):
     (tmp_path / "metrics.csv").write_text(f"round,{column}\n0,0.7\n")
     measure = read_measure({"number": column}, "").of_task(Score.read({"task": RMSE} if rmse else {}))
     value = measure.of({}, tmp_path)

@@ -89,7 +89,7 @@ def words_of(plan):
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
-def test_a_name_is_the_same_where_the_class_cannot_be_imported(plan_of, tmp_path, monkeypatch):
+def test_cell_name_does_not_need_the_class(plan_of, tmp_path, monkeypatch):
     first = plan_of()
     assert "own_mine" in sys.modules
     monkeypatch.setattr(os, "getcwd", lambda: str(tmp_path / "studies"))  # where the class is not found
@@ -101,7 +101,7 @@ def test_a_name_is_the_same_where_the_class_cannot_be_imported(plan_of, tmp_path
     assert note.startswith("not found here, so that a change of it would not be noticed: the source of own_mine")
 
 
-def test_a_class_that_is_nowhere_is_an_error_and_no_other_name(plan_of, tmp_path):
+def test_missing_class_is_an_error(plan_of, tmp_path):
     plan_of()
     (tmp_path / "own_mine.py").unlink()
     (tmp_path / "studies" / "small" / "resolved.json").unlink()
@@ -142,7 +142,7 @@ def test_what_configs_name_and_own_code_are_read_again(tmp_path, monkeypatch, fo
 
 
 # --- other code -------------------------------------------------------------------------------------------------------
-def test_a_cell_of_other_code_is_in_no_mean(trained, tmp_path, capsys):
+def test_cell_of_other_code_is_not_averaged(trained, tmp_path, capsys):
     assert make_table(trained()).places["Mine", "IID"].mean == pytest.approx(62.5)
     (tmp_path / "own_mine.py").write_text(MINE.replace("self.sign = sign", "self.sign = -sign"))
     plan = trained()
@@ -177,7 +177,7 @@ def test_accepted_code_counts_until_the_next_change(trained, tmp_path, capsys):
     assert words_of(trained())["Mine", 0] == "other code"
 
 
-def test_a_run_that_began_with_other_code_is_other_code(trained, tmp_path):
+def test_run_begun_with_other_code_counts_as_other_code(trained, tmp_path):
     cell = next(cell for cell in trained().distinct() if cell.row == "Mine")
     (run,) = (cell.folder / "run").iterdir()
     file = run / "summary.json"
@@ -191,7 +191,7 @@ def test_a_run_that_began_with_other_code_is_other_code(trained, tmp_path):
     assert state_of(cell).rounds == 0
 
 
-def test_a_cell_of_other_code_begins_again_and_keeps_its_former_run(trained, tmp_path):
+def test_cell_of_other_code_restarts_and_keeps_its_former_run(trained, tmp_path):
     (tmp_path / "own_mine.py").write_text(MINE.replace("sign: int = 1", "sign: int = -1"))
     cell = next(cell for cell in trained().distinct() if cell.row == "Mine")
     assert list(contradictions([cell])) == []  # its default is another one, but it is trained again
@@ -226,7 +226,7 @@ def test_options_that_were_tuned_with_other_code_are_named(trained, study_of, tm
     assert sentence.startswith("tuned with other code: Mine, IID: own_mine has changed since then; without tuned.yaml")
 
 
-def test_data_are_the_same_where_their_files_are(planned):
+def test_data_are_equal_if_their_files_are(planned):
     cell = planned().distinct()[0]
 
     def with_options(**options):

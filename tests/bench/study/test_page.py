@@ -74,7 +74,7 @@ def test_rows_and_columns_without_a_verdict_are_not_among_all(table_of):
     ]
 
 
-def test_a_row_that_is_tested_on_other_samples_is_named_with_this_reason(table_of, pretend):
+def test_row_tested_on_other_samples_is_named_with_reason(table_of, pretend):
     table = table_of(CLEAR)
     for (row, column, _), cell in table.plan.cells.items():
         if (row, column) == ("B", "y"):
@@ -83,7 +83,7 @@ def test_a_row_that_is_tested_on_other_samples_is_named_with_this_reason(table_o
     assert "In y there is no verdict on B: tested on other samples than A." in said
 
 
-def test_numbers_of_several_units_have_no_mean_distance_from_the_paper(planned, pretend):
+def test_distance_from_the_paper_is_not_averaged_over_units(planned, pretend):
     plan = planned(accuracy=None, score="last", published={"Gossip": {"IID": 40.0, "rotated": 5.0}})
     for (_, column, _), cell in plan.cells.items():
         task = {"name": "Regression", "score": "rmse", "higher_is_better": False}  # of minutes, and of degrees
@@ -114,7 +114,7 @@ def test_the_table_marks_what_is_best_undecided_and_published(table_of):
     assert [figure.title for figure in found.figures] == ["x", "y"]
 
 
-def test_a_row_has_the_line_of_the_charts_where_training_alone_is_grey(table_of):
+def test_table_rows_have_the_line_styles_of_charts(table_of):
     rows = {"B": {}, "Local": {"selection.k": 0}, "A": {"selection.k": 1}}
     found = html(table_of({}, rows=rows), list(rows))
     assert re.findall(r"stroke='var\(--(m\d)\)'", found) == ["m0", "m6", "m1"]

@@ -121,7 +121,7 @@ def test_every_study_of_a_paper_is_compared():
 
 
 @pytest.mark.parametrize("name", WRITTEN["studies"])
-def test_each_difference_is_named_in_the_note_with_the_published_value(name):
+def test_note_names_each_difference_with_the_published_value(name):
     content = study(name)
     published = content.get("note", "").partition("published: ")[2]
     for (setting, value), here in differences(content, name).items():
@@ -130,7 +130,7 @@ def test_each_difference_is_named_in_the_note_with_the_published_value(name):
         )
 
 
-def test_the_note_names_no_setting_that_is_as_published():
+def test_note_does_not_name_settings_as_published():
     for name in WRITTEN["studies"]:
         content = study(name)
         named = content.get("note", "").partition("published: ")[2].partition(";")[0]

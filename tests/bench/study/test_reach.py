@@ -41,7 +41,7 @@ def curves(planned, pretend):
     return curves
 
 
-def test_rounds_and_bytes_until_a_value_are_over_the_seeds_that_reach_it(curves):
+def test_rounds_until_a_value_average_seeds_that_reach_it(curves):
     table = make_table(curves(CURVES), read_reach(57.0))
     gossip, local, never = (table.places[row, "IID"] for row in table.rows)
     assert gossip.values == {0: 2.0, 1: 4.0}
@@ -73,7 +73,7 @@ def test_an_error_is_reached_from_above(curves):
 
 
 @pytest.mark.parametrize(("value", "sentence"), [(0.9, "from 1 to 100; for 90 % give 90"), (101.0, "from 1 to 100")])
-def test_a_value_that_no_accuracy_has_is_refused(curves, value, sentence):
+def test_impossible_accuracy_is_refused(curves, value, sentence):
     with pytest.raises(UserError, match=sentence):
         make_table(curves({("A", 0): [0.5]}), read_reach(value))
 

@@ -84,7 +84,7 @@ def test_a_folder_that_was_moved_reads_the_same(planned, pretend, tmp_path):
         _ = after.cells[1].run
 
 
-def test_what_is_not_done_has_a_state_and_no_numbers(planned, pretend, tmp_path):
+def test_unfinished_cells_have_a_state_and_no_numbers(planned, pretend, tmp_path):
     cells = planned().distinct()
     pretend(cells[0], 0.5)
     pretend(cells[1], 0.25, status="stopped")
@@ -132,7 +132,7 @@ def test_many_seeds_are_counted(planned, pretend):
     assert lines == ["        IID", "Gossip  3✓ 7·", "Local   10·", "", "✓ done  · waiting"]
 
 
-def test_a_scaled_study_is_told_from_a_whole_one(planned, pretend, tmp_path):
+def test_scaled_study_is_distinguished_from_a_whole_one(planned, pretend, tmp_path):
     whole, half = planned(), planned(0.5)
     (tmp_path / "studies" / "small" / "cells").mkdir(parents=True)
     for plan, accuracy in ((half, 0.013), (whole, 0.75)):
@@ -146,7 +146,7 @@ def test_a_scaled_study_is_told_from_a_whole_one(planned, pretend, tmp_path):
     assert read_study(tmp_path / "studies" / "small").cell("Local", "IID", 0, 0.5).accuracy() == 0.013
 
 
-def test_a_frame_is_the_table_or_a_sentence_where_pandas_is_missing(planned, pretend, tmp_path, monkeypatch):
+def test_frame_returns_the_table_or_asks_for_pandas(planned, pretend, tmp_path, monkeypatch):
     pretend(planned().distinct()[0], 0.5)
     assert main(["status", "small.yaml"]) == 0
     study = read_study(tmp_path / "studies" / "small")
@@ -161,7 +161,7 @@ def test_a_frame_is_the_table_or_a_sentence_where_pandas_is_missing(planned, pre
     assert {name: column.tolist() for name, column in study.frame().items()}["state"] == ["done"] + 3 * ["waiting"]
 
 
-def test_what_is_no_study_is_refused_and_damage_is_named(planned, pretend, tmp_path):
+def test_other_folders_are_refused_and_damage_is_named(planned, pretend, tmp_path):
     with pytest.raises(UserError, match=r"no cells\.csv in there; give a study's folder"):
         read_study(tmp_path)
     pretend(planned().distinct()[0], 0.5)
@@ -206,7 +206,7 @@ def test_the_command_after_further_seeds_is_about_the_same_folder(study_of, caps
     assert capsys.readouterr().out.endswith("train them with: dfl-study run small.yaml --to there\n")
 
 
-def test_places_of_several_columns_are_told_apart(planned, pretend, tmp_path, monkeypatch):
+def test_places_of_several_columns_are_distinguished(planned, pretend, tmp_path, monkeypatch):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     from dfl_lightning.bench.report import writing
 

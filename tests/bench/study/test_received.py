@@ -1,4 +1,4 @@
-"""What a client of each row receives: in every format, by default, as the run folders say."""
+"""Messages that a client of each row receives: in every format, by default, from the run folders."""
 
 import csv
 import io
@@ -61,19 +61,19 @@ def test_the_csv_has_the_numbers_of_each_place(received):
     assert (older["n"], older["models_received"], older["bytes_received"]) == ("2", "", "")
 
 
-def test_seeds_count_alike_where_one_has_more_rounds(received):
+def test_seeds_have_equal_weight_despite_more_rounds(received):
     traffic = {("Gossip", "IID"): [[(1, 1)], [(4, 1), (6, 1), (8, 1)]]}
     assert received(traffic).received["Gossip", "IID"].models == mean([1, 6])
 
 
-def test_a_table_whose_runs_say_nothing_has_no_such_column(received):
+def test_table_without_received_counts_has_no_such_column(received):
     table = received({})
     assert table.further == {}
     assert HEADING not in formats.markdown(table) + formats.latex(table)
     assert not any(note.startswith("received: ") for note in table.notes)
 
 
-def test_a_row_that_is_not_known_is_empty(received):
+def test_unknown_row_is_empty(received):
     table = received({key: traffic for key, traffic in TRAFFIC.items() if key[0] == "Gossip"})
     assert table.further[HEADING]["Local"] == ""
     (line,) = [line for line in formats.markdown(table).splitlines() if line.startswith("| Local |")]
@@ -92,7 +92,7 @@ def test_a_row_that_is_not_known_is_empty(received):
         ([(None, None)], ""),
     ],
 )
-def test_numbers_in_words(places, words):
+def test_received_numbers_are_formatted_with_units(places, words):
     assert in_words(RoundTraffic(*place) for place in places) == words
 
 

@@ -23,7 +23,7 @@ LONG = {
     "data": {"class_path": "Digits", "init_args": {"num_clients": 6, "samples_per_client": 30}},
     "selection": {"class_path": "Gossip", "init_args": {"k": 2}},
 }
-"""Cells that are not done before somebody ends them."""
+"""Cells that do not end by themselves."""
 
 
 def said(capsys):
@@ -34,7 +34,7 @@ def plan_of():
     return make_plan(read_study_file("small.yaml"), Path("studies/small"))
 
 
-def test_a_check_keeps_nothing_of_what_it_set_up():
+def test_check_keeps_no_objects():
     """Otherwise the process that starts cells holds the images and models of every row, until Python collects them."""
 
     def banks():
@@ -108,14 +108,14 @@ def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_pr
     assert {run: run.stat().st_mtime_ns for run in before} == before
 
 
-def test_a_mistake_is_said_before_anything_runs(study_of, tmp_path, capsys):
+def test_mistakes_are_named_before_anything_runs(study_of, tmp_path, capsys):
     study_of(columns={"IID": {}, "wrong": {"topology": {"generator": "ring_of_rings"}}})
     assert main(["run", "small.yaml"]) == 2
     assert "small.yaml: Gossip, wrong: " in said(capsys).err
     assert list((tmp_path / "studies" / "small" / "cells").iterdir()) == []
 
 
-def test_data_that_are_not_at_hand_fail_no_study(study_of, tmp_path, capsys, monkeypatch):
+def test_missing_data_do_not_fail_a_study(study_of, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DFL_DATA_ROOT", str(tmp_path / "nothing"))
     study_of(columns={"FEMNIST": {"data": {"class_path": "FEMNIST", "init_args": {"num_clients": 5}}}})
     assert main(["run", "small.yaml"]) == 0
@@ -124,7 +124,7 @@ def test_data_that_are_not_at_hand_fail_no_study(study_of, tmp_path, capsys, mon
     assert "missing data: data FEMNIST: there is no folder femnist/train and no femnist*.npz in root" in out
 
 
-def test_a_default_that_has_changed_is_no_silent_mixture(planned, pretend, study_of, capsys):
+def test_changed_default_is_reported(planned, pretend, study_of, capsys):
     cell = planned().distinct()[0]
     pretend(cell, 0.8)
     file = cell.folder / "run.yaml"
@@ -153,7 +153,7 @@ def test_help_fits_a_screen(capsys):
         assert max(map(len, lines)) <= 100
 
 
-def test_words_that_mean_nothing_are_answered_by_a_sentence(study_of, capsys):
+def test_unknown_words_are_answered_by_one_sentence(study_of, capsys):
     study_of()
     for words, sentence in (
         (["run"], "the following arguments are required: FILE; dfl-study run --help"),

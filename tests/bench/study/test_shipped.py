@@ -20,7 +20,7 @@ STUDIES = list(shipped(KIND))
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_names_and_options_exist_and_the_first_line_says_what_it_is(name):
+def test_shipped_studies_resolve_and_have_a_title(name):
     study = read_study_file(name)
     assert study.name == name
     assert 20 < len(study.title) <= 130
@@ -124,7 +124,7 @@ def test_every_published_number_has_the_deviation_that_its_paper_prints(name):
         ("afind_table2", {("+ Boltzmann", c): ("AFIND+", c) for c in ("CIFAR-10 c = 5", "CIFAR-100 Dir(0.1)")}),
     ],
 )
-def test_what_a_paper_prints_twice_is_the_same(name, of_table_1):
+def test_numbers_printed_twice_in_a_paper_are_equal(name, of_table_1):
     again, first = read_study_file(name).published, read_study_file(f"{name.partition('_')[0]}_table1").published
     for (row, column), (row_1, column_1) in of_table_1.items():
         assert again[row][column] == first[row_1][column_1]
@@ -169,7 +169,7 @@ def test_the_examples_of_pages_differ_in_their_methods_only(page, name, tmp_path
         ("modern_small", {"further training", "topology"}),
     ],
 )
-def test_small_studies_differ_in_what_methods_need_and_their_pages_say_it(name, conditions, tmp_path):
+def test_pages_of_small_studies_name_their_conditions(name, conditions, tmp_path):
     assert conditions_of(name, tmp_path) == conditions
     if conditions:
         page = " ".join((DOCS / f"results/{name}.md").read_text(encoding="utf-8").split())

@@ -84,7 +84,7 @@ def threads_of(run):
     ],
     ids=["default", "one", "two"],
 )
-def test_the_cells_of_an_array_have_the_threads_that_were_asked_for(study, options, threads):
+def test_cells_of_an_array_have_the_requested_threads(study, options, threads):
     if threads > CORES:
         pytest.skip("this machine has one core")
     cells = study(2, rows=("Gossip", "Local"))
@@ -109,7 +109,7 @@ def test_a_run_has_the_threads_of_its_tasks(tmp_path, words):
     assert threads_of(summary.parent) == 1
 
 
-def test_a_time_limit_saves_and_requeues_a_cell_which_ends_with_the_same_bits(study, load, tmp_path):
+def test_time_limit_requeues_a_cell_which_ends_with_equal_bits(study, load, tmp_path):
     """SLURM signals a minute and a half at most after the start, during which each round of the cell takes a second."""
     (tmp_path / "mine.py").write_text(WAITING)
     cells = study(300, monitors=["mine.Waiting"])

@@ -1,4 +1,4 @@
-"""What a study file may say, and what is said about one that says something else."""
+"""Contents of a study file, and the sentences on mistakes in it."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_mistake_is_answered_by_a_sentence(study_of, changes, sentence):
         ({"A": {"trainer": {"max_ronds": 3}}}, r"A, IID: .*max_rounds"),
     ],
 )
-def test_settings_that_dfl_fit_refuses_are_refused_with_row_and_column(planned, rows, sentence):
+def test_settings_refused_by_dfl_fit_name_row_and_column(planned, rows, sentence):
     with pytest.raises(UserError, match=sentence):
         planned(rows=rows)
 
@@ -57,7 +57,7 @@ def test_dotted_and_nested_settings_make_the_same_cells(planned):
     assert dotted.distinct()[0].config["model"]["optimizer"]["init_args"]["lr"] == 0.1
 
 
-def test_a_cell_wins_over_its_row_and_that_over_its_column_and_that_over_the_base(planned):
+def test_settings_override_in_order_base_column_row_cell(planned):
     plan = planned(
         base={"config": "gossip", "selection.k": 1, "model": {"local_epochs": 1, "batch_size": 9}},
         columns={"one": {"selection.k": 2, "model.local_epochs": 2}, "two": {}},
@@ -70,7 +70,7 @@ def test_a_cell_wins_over_its_row_and_that_over_its_column_and_that_over_the_bas
     assert (model["local_epochs"], model["batch_size"]) == (2, 9)
 
 
-def test_a_config_beside_the_study_file_is_found(study_of, tmp_path, monkeypatch):
+def test_config_in_the_study_files_folder_is_found(study_of, tmp_path, monkeypatch):
     file = study_of(base={"config": "mine.yaml"})
     (tmp_path / "mine.yaml").write_text("data: Digits\nmodel: {network: MLP}\n")
     (tmp_path / "elsewhere").mkdir()
@@ -78,7 +78,7 @@ def test_a_config_beside_the_study_file_is_found(study_of, tmp_path, monkeypatch
     assert words_of(read_study_file(file), "Gossip", "IID")[0] == f"--config={tmp_path / 'mine.yaml'}"
 
 
-def test_equal_settings_are_one_cell_and_defaults_do_not_count(planned):
+def test_equal_settings_are_one_cell_with_or_without_defaults(planned):
     plan = planned(rows={"A": {}, "B": {"selection.redraw": True, "data.root": "elsewhere"}})
     assert len(plan.cells) == 4
     assert len(plan.distinct()) == 2
@@ -102,11 +102,11 @@ def test_a_renamed_row_keeps_its_cells(planned):
     assert [cell.folder for cell in planned(rows={"Another": {}}).distinct()] == [cell.folder for cell in before]
 
 
-def test_all_cells_have_their_first_seed_before_any_has_its_second(planned):
+def test_all_cells_train_first_seeds_before_second_ones(planned):
     assert [cell.seed for cell in planned(seeds=[5, 2]).distinct()] == [5] * 4 + [2] * 4
 
 
-def test_a_scaled_study_has_other_cells_and_shortens_all_that_counts_rounds(planned):
+def test_scaled_study_has_other_cells_and_fewer_rounds(planned):
     base = {
         "config": "pens",
         "trainer.max_rounds": 30,
@@ -134,7 +134,7 @@ def test_added_seeds_follow_the_greatest(study_of, tmp_path):
         add_seeds(study, folder, 0)
 
 
-def test_what_the_library_lacks_is_no_cell(planned):
+def test_rows_not_in_the_library_are_not_cells(planned):
     plan = planned(rows={"Gossip": {}, "APFL": {"not_in_library": "APFL (arXiv 2003.13461)"}})
     assert plan.missing == {("APFL", "IID"): "APFL (arXiv 2003.13461)", ("APFL", "rotated"): "APFL (arXiv 2003.13461)"}
     assert {row for row, *_ in plan.cells} == {"Gossip"}

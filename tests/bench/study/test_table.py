@@ -1,4 +1,4 @@
-"""What a table says about runs that are there, that are not, and that are not comparable."""
+"""Tables of runs that are finished, missing or not comparable."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def filled(planned, pretend):
     return filled
 
 
-def test_markdown_has_mean_spread_and_what_is_published(filled):
+def test_markdown_has_mean_spread_and_published_numbers(filled):
     published = {"Gossip": {"IID": [81.0, 0.4]}, "Local": {"IID": 75}}
     text = formats.markdown(make_table(filled(ACCURACIES, published=published)))
     assert "| Gossip | **82.00 ± 2.83** [81.00, +1.00] | **55.00 ± 7.07** |" in text
@@ -52,7 +52,7 @@ def test_markdown_has_mean_spread_and_what_is_published(filled):
     assert "6 cells in 0:48 of training" in text
 
 
-def test_a_clear_difference_has_no_mark_and_few_seeds_no_star(filled):
+def test_clear_difference_has_no_mark_and_few_seeds_no_star(filled):
     table = make_table(filled({("Gossip", "IID"): [0.8, 0.81, 0.82], ("Local", "IID"): [0.7, 0.71, 0.7201]}))
     assert table.rivals["Local", "IID"].sign == ""
     assert "| Local | 71.00 ± 1.01 |" in formats.markdown(table)
@@ -73,7 +73,7 @@ def test_the_sign_test_is_adjusted_for_all_pairs_of_rows(filled):
 
 @pytest.mark.parametrize("rivals", [1, 2, 3, 4])
 @pytest.mark.parametrize("seeds", [5, 6, 7, 8])
-def test_the_note_says_that_no_star_is_possible_where_the_clearest_difference_has_none(rivals, seeds, filled):
+def test_note_says_if_no_star_is_possible(rivals, seeds, filled):
     rows = {f"row {n}": {"selection.k": n} for n in range(rivals + 1)}
     values = {(row, "IID"): [0.9 - n / 10 + s / 1000 for s in range(seeds)] for n, row in enumerate(rows)}
     table = make_table(filled(values, rows=rows, columns={"IID": {}}))
@@ -104,7 +104,7 @@ def test_equal_means_are_all_the_best(filled):
     assert [row["is_best"] for row in rows if row["column"] == "IID"] == ["True", "True"]
 
 
-def test_rounding_errors_are_no_difference(filled):
+def test_rounding_errors_are_not_differences(filled):
     values = {("Gossip", "IID"): [0.57, 0.56], ("Local", "IID"): [0.57 + 2e-16, 0.56 + 3e-16]}
     rival = make_table(filled(values)).rivals["Local", "IID"]
     assert (rival.difference.mean, rival.sign) == (0, "≈")
@@ -142,7 +142,7 @@ def test_the_best_is_chosen_over_the_seeds_that_rows_share(with_seeds):
     ]
 
 
-def test_a_row_that_has_just_been_started_is_not_the_best_and_is_compared_by_its_seed(with_seeds):
+def test_newly_started_row_is_compared_by_its_seed_only(with_seeds):
     three = {"A": [0.7, 0.8, 0.9], "B": [0.6, 0.7, 0.8], "C": [0.5, 0.6, 0.7]}
     table = with_seeds({row: dict(enumerate(values)) for row, values in three.items()} | {"D": {2: 0.95}})
     assert table.best == {"IID": "A"}
@@ -164,18 +164,18 @@ def test_a_row_without_a_common_seed_is_named(with_seeds):
     assert "A − C" not in formats.markdown(table)
 
 
-def test_rows_with_the_same_seeds_need_no_word(with_seeds):
+def test_rows_with_equal_seeds_have_no_note(with_seeds):
     assert not about_seeds(with_seeds({"A": {3: 0.7, 4: 0.8}, "B": {3: 0.6, 4: 0.7}}))
 
 
-def test_another_accuracy_is_one_option_away(filled, pretend):
+def test_option_selects_another_accuracy(filled, pretend):
     plan = filled(ACCURACIES)
     table = make_table(plan, Measure("best_val"))
     assert {table.places[place].remark for place in ACCURACIES} == {"no acc_best_val"}
     assert "- acc_best_val: test accuracy of each client's best round on validation" in formats.markdown(table)
 
 
-def test_a_table_of_another_number_than_the_published_ones_is_without_them(filled, tmp_path):
+def test_table_of_another_number_omits_published_ones(filled, tmp_path):
     published = {"Gossip": {"IID": [81.0, 0.4]}, "Local": {"IID": 75}}
     plan = filled(ACCURACIES, published=published)
     for file in tmp_path.rglob("metrics.csv"):
@@ -190,7 +190,7 @@ def test_a_table_of_another_number_than_the_published_ones_is_without_them(fille
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut off"])
-def test_a_cell_whose_split_cannot_be_read_is_named_with_the_remedy(harm, filled):
+def test_cell_with_an_unreadable_split_is_named_with_remedy(harm, filled):
     plan = filled(ACCURACIES)
     cell = plan.cells["Local", "IID", 0]
     (file,) = cell.folder.glob("run/*/split.npz")
@@ -215,7 +215,7 @@ def test_rows_with_other_test_data_have_no_paired_differences(filled, pretend):
 
 
 @pytest.mark.parametrize("trained", [(1, 2), (1, 2, 4)])
-def test_rows_with_other_training_data_are_paired_by_their_test_data_and_named(filled, pretend, trained):
+def test_rows_with_other_training_data_are_paired_and_named(filled, pretend, trained):
     plan = filled(ACCURACIES)
     for seed in (0, 1):
         pretend(plan.cells["Local", "IID", seed], 0.7, tested=seed, trained=trained)
@@ -241,7 +241,7 @@ def test_rows_with_other_first_models_are_paired_by_the_data(filled):
     assert table.rivals["Local", "IID"].difference.mean == pytest.approx(11.0)
 
 
-def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
+def test_rows_with_equal_differences_share_one_sentence():
     apart = [
         Unlike("A", ("x",), TESTED),
         Unlike("E", ("x",), TRAINED),
@@ -258,7 +258,7 @@ def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
     ]
 
 
-def test_a_place_without_a_number_says_why(filled, pretend):
+def test_place_without_a_number_gives_the_reason(filled, pretend):
     plan = filled(
         {("Gossip", "IID"): [0.8]},
         rows={"Gossip": {}, "Local": {"selection.k": 0}, "APFL": {"not_in_library": "APFL"}},
@@ -281,7 +281,7 @@ def test_a_place_without_a_number_says_why(filled, pretend):
     assert "- not in the library yet: APFL" in text
 
 
-def test_a_seed_in_which_a_loss_is_not_finite_leaves_no_mean_of_the_others(filled, pretend):
+def test_seed_with_an_infinite_loss_leaves_no_mean(filled, pretend):
     plan = filled(ACCURACIES)
     before = make_table(plan)
     assert before.places["Local", "IID"].mean is not None
@@ -379,13 +379,13 @@ def test_the_picture_shows_means_intervals_and_what_is_published(filled, tmp_pat
     assert all(word in below for note in table.notes for word in note.split())
 
 
-def test_one_seed_is_called_no_deviation(planned):
+def test_caption_says_that_one_seed_has_no_deviation(planned):
     notes = make_table(planned(seeds=[7])).notes
     assert any("in percent; of seed 7 alone (" in note for note in notes)
     assert not any("standard deviation" in note for note in notes)
 
 
-def test_a_caption_says_in_what_rows_differ_beside_their_methods(planned):
+def test_caption_names_conditions_in_which_rows_differ(planned):
     rows = {"Gossip": {}, "Local": {"selection.k": 0}, "Long": {"model.local_epochs": 3, "selection.k": 1}}
     table = make_table(planned(rows=rows))
     said = "rows differ in more than their method: local epochs: 1 (Gossip, Local), 3 (Long)"
@@ -419,7 +419,7 @@ def test_training_samples_of_finished_runs_are_a_condition(filled):
     assert places["Other"] == "training samples: 30"
 
 
-def test_a_row_that_is_not_done_has_no_other_training_samples(filled):
+def test_unfinished_row_is_not_said_to_train_differently(filled):
     plan = filled({("Gossip", "IID"): [0.8]}, columns={"IID": {}})
     (file,) = plan.cells["Gossip", "IID", 0].folder.glob("run/*/split.npz")
     np.savez(file, train=np.array([0]), train_offsets=np.array([0, 40]))

@@ -43,7 +43,7 @@ STUDY = {
 COLUMNS = {"digits": ("test_acc", 100, max), "seasons": ("test_rmse", 1, min)}
 
 
-def test_each_column_has_the_score_unit_and_direction_of_its_task(tmp_path, monkeypatch, capsys, in_this_process):
+def test_each_column_has_its_tasks_score_unit_and_direction(tmp_path, monkeypatch, capsys, in_this_process):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.yaml").write_text(f"# Two tasks in one table\n{yaml.safe_dump(STUDY, sort_keys=False)}")
     with in_this_process():

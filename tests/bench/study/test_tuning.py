@@ -68,7 +68,7 @@ def tuning_of(study_of, keys=None, **changes):
     return study, Tuning(study, FOLDER, 1.0)
 
 
-def test_every_row_and_column_gets_as_many_trials_and_the_best_on_validation_data(study_of, work):
+def test_every_place_gets_equal_trials_and_the_best_validated(study_of, work):
     study, found = tuning_of(study_of, trials=3)
     chosen = run_trials(found, work)
     assert set(chosen) == {(row, column) for row in ("Gossip", "Local") for column in ("IID", "rotated")}
@@ -96,7 +96,7 @@ def test_every_row_and_column_gets_as_many_trials_and_the_best_on_validation_dat
         assert cell.rounds == 4
 
 
-def test_killed_at_any_trial_it_chooses_the_same(study_of, work):
+def test_tuning_killed_at_any_trial_chooses_the_same(study_of, work):
     study, whole = tuning_of(study_of, ONE, trials=13)  # TPE's first ten are drawn at random
     chosen = run_trials(whole, work)
     asked = {place: [values for values, _ in trials] for place, trials in whole.trials.items()}
@@ -113,7 +113,7 @@ def test_killed_at_any_trial_it_chooses_the_same(study_of, work):
         assert len(work.done) - before == 13 - kept
 
 
-def test_where_a_lower_score_is_better_the_lowest_is_chosen(study_of, pretend):
+def test_lowest_score_is_chosen_if_lower_is_better(study_of, pretend):
     study, found = tuning_of(study_of, ONE)
     about = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
     tried = []
@@ -140,7 +140,7 @@ def test_another_seed_of_the_sampler_tries_other_values(study_of, work):
     assert first.trials["Gossip", "IID"][0][0] != second.trials["Gossip", "IID"][0][0]
 
 
-def test_a_grid_is_gone_through_and_one_column_can_choose_for_all(study_of, work):
+def test_grid_is_complete_and_one_column_can_choose_for_all(study_of, work):
     space = {"selection.k": {"choices": [1, 2]}, "model.batch_size": {"low": 4, "high": 12, "step": 4}}
     study, found = tuning_of(
         study_of, {"rows": {"Gossip": {}}}, sampler="Grid", trials=6, space=space, rows={}, column="rotated"
@@ -162,7 +162,7 @@ def test_a_changed_file_is_not_tuned(study_of, work):
     assert chosen_values(changed, FOLDER, 1.0) is None
 
 
-def test_a_trial_that_diverged_counts_as_nothing_right_and_one_that_failed_stops(study_of, pretend):
+def test_diverged_trial_scores_zero_and_failed_trial_stops(study_of, pretend):
     _, found = tuning_of(study_of, ONE)
     cell = next(found.rounds_of_trials())[0]
     with pytest.raises(
@@ -198,7 +198,7 @@ def test_a_trial_that_diverged_counts_as_nothing_right_and_one_that_failed_stops
         ),
     ],
 )
-def test_a_mistake_in_the_block_is_answered_by_a_sentence(study_of, changes, sentence):
+def test_mistakes_in_the_block_are_answered_by_one_sentence(study_of, changes, sentence):
     with pytest.raises(UserError, match=sentence):
         read_study_file(study_of(tune={**TUNE, **changes}))
 
@@ -244,7 +244,7 @@ class Mislabelled(Digits):
 
 
 @pytest.mark.slow
-def test_real_trials_choose_the_same_whatever_the_labels_of_test_images_are(study_of, capsys, monkeypatch, tmp_path):
+def test_test_labels_do_not_change_the_choice_of_trials(study_of, capsys, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     rows, columns = {"Gossip": {}}, {"IID": {"data.partition": "IID"}}
     model = {"network": {"class_path": "MLP", "init_args": {"hidden": [32]}}, "local_epochs": 3, "batch_size": 8}
@@ -305,7 +305,7 @@ def test_places_without_a_cell_have_no_trials(study_of, keys, changes, places):
     assert tuning_of(study_of, keys, **changes)[1].places == (everywhere if places is None else places)
 
 
-def test_a_row_that_was_excluded_gets_its_trials_when_it_no_longer_is(study_of, work):
+def test_formerly_excluded_row_gets_its_trials(study_of, work):
     study, found = tuning_of(study_of, excluding(("Local", {})), trials=2)
     run_trials(found, work)
     assert {row for row, _ in chosen_values(study, FOLDER, 1.0)} == {"Gossip"}

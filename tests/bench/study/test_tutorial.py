@@ -47,14 +47,14 @@ def folder(tmp_path):
 
 
 def run_command():
-    """What a process of a test does: one command; the cells of a study are run by the process itself."""
+    """Run one command in a process of a test, which runs the cells of a study itself."""
     program, *words = sys.argv
     with in_this_process():
         return main(words) if program == "dfl-study" else cli.run("fit", words)
 
 
 def alone(command, folder):
-    """A command in a process of its own; what it has said."""
+    """Run a command in a process of its own; return what it prints."""
     program, *words = shlex.split(command)
     if program == "dfl-fit":
         words[words.index("20")] = "1"
@@ -65,7 +65,7 @@ def alone(command, folder):
     return out
 
 
-def test_the_pages_commands_in_processes_of_their_own_train_once(folder):
+def test_commands_of_the_page_train_each_run_once(folder):
     said = {command: alone(command, folder) for command in COMMANDS}
     (config,) = folder.glob("runs/gossip/*/config.yaml")
     assert "lowest_loss.LowestLoss" in config.read_text()

@@ -1,4 +1,4 @@
-"""Runs that cannot be compared are drawn, but no axis is made for them; and what is no setting makes no method."""
+"""Runs that cannot be compared are drawn without extending an axis; computing options do not make methods."""
 
 import re
 
@@ -26,7 +26,7 @@ CHARTS = [
 
 
 def domain(chart):
-    """Of the vertical axis."""
+    """Return the domain of the vertical axis."""
     vertical = [layer["encoding"].get("y", {}) for layer in chart.to_dict()["layer"] if "encoding" in layer]
     first, *others = [channel["scale"]["domain"] for channel in vertical if "scale" in channel]
     assert all(one == first for one in others)
@@ -65,14 +65,14 @@ def test_axes_are_those_of_the_runs_that_are_compared(runs, chart):
     assert svg.count('opacity="0.4"') >= 2
 
 
-def test_where_nothing_can_be_compared_runs_under_way_are_drawn_as_they_are(runs):
+def test_incomparable_runs_are_drawn_if_there_are_no_others(runs):
     assert [m.aside for m in for_charts(find_methods(runs["Short"]))] == [""]
     assert [m.aside for m in for_charts(find_methods([*runs["Short"], *runs["Broken"]]))] == ["", "diverged"]
     lowest, highest = domain(report.learning_curves(runs["Broken"]))
     assert lowest < 80 < highest
 
 
-def test_a_curve_is_of_the_seeds_that_are_compared(tmp_path, runs, make_run):
+def test_curves_average_the_compared_seeds(tmp_path, runs, make_run):
     config = {"selection": {"class_path": "Ours"}, "trainer": {"max_rounds": 6}}
     folder = make_run(tmp_path / "third", np.full((6, 2), 0.1), seed=2, config=config, diverged=[(0, 0)])
     drawn, before = (
@@ -81,7 +81,7 @@ def test_a_curve_is_of_the_seeds_that_are_compared(tmp_path, runs, make_run):
     assert drawn == before
 
 
-def test_the_page_says_first_what_failed_and_leaves_it_out_of_the_gains(runs):
+def test_page_names_failed_methods_first_and_omits_their_gains(runs):
     methods = find_methods([run for of_method in runs.values() for run in of_method])
     text = page(methods)
     aside = "Not compared: Broken: all clients diverged; Short: stopped after 1 of 6 rounds."
@@ -100,7 +100,7 @@ def test_data_are_described_by_a_run_that_knows_them(tmp_path, make_run):
 
 
 @pytest.mark.parametrize("option", ["accelerator", "devices", "cohorts", "cuda_graphs", "deterministic", "benchmark"])
-def test_how_a_run_is_computed_is_no_setting(tmp_path, make_run, option):
+def test_devices_and_engines_are_not_settings(tmp_path, make_run, option):
     runs = []
     for seed, value in enumerate(("one", "two")):
         config = {"selection": {"class_path": "Ours"}, "trainer": {option: value}}

@@ -28,7 +28,7 @@ def page(tmp_path_factory, make_run, make_links):
     return write_report([ours, alone])
 
 
-def test_without_scripts_the_page_says_so_first_and_has_no_empty_boxes(page, chromium):
+def test_without_javascript_the_page_says_so_and_shows_tables(page, chromium):
     context = chromium.new_context(java_script_enabled=False, viewport={"width": 1200, "height": 900})
     seen = context.new_page()
     seen.goto(page.resolve().as_uri())
@@ -43,7 +43,7 @@ def test_without_scripts_the_page_says_so_first_and_has_no_empty_boxes(page, chr
 
 
 @pytest.mark.parametrize("width", [390, 320])
-def test_nothing_shows_beside_the_column_that_stays_and_nothing_sticks_out(page, open_page, width):
+def test_fixed_column_hides_scrolled_cells_and_nothing_overflows(page, open_page, width):
     seen = open_page(page, width)
     table = seen.page.locator("#verdict .scroll")
     table.evaluate("(box) => { box.scrollLeft = 120; }")
@@ -54,7 +54,7 @@ def test_nothing_shows_beside_the_column_that_stays_and_nothing_sticks_out(page,
     assert button["x"] + button["width"] <= width - 12
 
 
-def test_charts_have_descriptions_with_their_numbers_and_folds_have_names_of_their_own(page, open_page):
+def test_charts_have_descriptions_and_folds_have_unique_names(page, open_page):
     seen = open_page(page)
     said = {part.get_attribute("id"): part.get_attribute("aria-label") for part in seen.page.locator(".chart").all()}
     assert len(set(said.values())) == len(said)

@@ -17,7 +17,7 @@ FAR = """[...document.querySelectorAll('[data-chart]')].filter((chart) => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, make_run):
-    """Of methods with bands of their own, which fill some screens."""
+    """Write a page of methods with a chart of bands each, which fill some screens."""
     folder, words = tmp_path_factory.mktemp("page"), []
     for number in range(12):
         level = np.full((3, 4), 0.5 + number / 40) + np.linspace(-0.1, 0.1, 4)
@@ -26,7 +26,7 @@ def page(tmp_path_factory, make_run):
     return write_report(words, folder / "page.html")
 
 
-def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page, open_page, until):
+def test_only_charts_near_the_screen_are_drawn(page, open_page, until):
     seen = open_page(page, everything=False)
     seen.page.set_default_timeout(10_000)
     far, drawn = seen.page.evaluate(FAR), seen.page.evaluate(DRAWN)
@@ -44,7 +44,7 @@ def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page,
     assert seen.console == []
 
 
-def test_another_theme_redraws_what_is_seen_and_the_rest_when_it_is(page, open_page, until):
+def test_theme_change_redraws_visible_charts_first(page, open_page, until):
     seen = open_page(page)
     seen.page.click("#theme")
     until(seen, "window.report.drawn >= 2")
@@ -57,7 +57,7 @@ def test_another_theme_redraws_what_is_seen_and_the_rest_when_it_is(page, open_p
     assert seen.console == []
 
 
-def test_paper_gets_all_charts_though_none_was_scrolled_to(page, open_page):
+def test_printing_draws_all_charts(page, open_page):
     seen = open_page(page, everything=False)
     look = "matchMedia('print').addEventListener('change', (e) => { if (e.matches) window.printed = DRAWN.length; })"
     seen.page.add_script_tag(content=look.replace("DRAWN", DRAWN))
