@@ -2,8 +2,8 @@
 
 import pytest
 
+from dfl_lightning.bench.report import command as report
 from dfl_lightning.bench.study import command as study
-from dfl_lightning.cli import report
 from dfl_lightning.cli.exports import export_command
 from dfl_lightning.cli.outcome import end
 from dfl_lightning.utils.errors import UserError

@@ -12,8 +12,8 @@ from words_of_tasks import shown, wrong
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report import command as report_command
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli import report as report_command
 from dfl_lightning.cli.exports import export_command
 
 SMALL = {
