@@ -128,7 +128,7 @@ def test_substitution_changes_the_models(listed, place):
 
 
 @every_substitution
-def test_personal_parts_stay_where_they_are(listed, place):
+def test_substitution_keeps_personal_parameters_in_place(listed, place):
     run = start(listed, place, shared=["features.*"])
     personal = run.module.layout.personal.mask(run.module.layout.width)
     servers = run.models[CLIENTS:, personal].clone()

@@ -54,7 +54,7 @@ def test_draws_do_not_depend_on_absent_clients(name):
 
 
 @pytest.mark.parametrize(("listed", "place"), where_they_work("selection"))
-def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
+def test_each_receiver_draws_independently(listed, place, monkeypatch):
     """From a stream of its own, or a number for each of its links by a seed that serves a single draw of the round."""
     run, drawn, seed_of = start(listed, place), Counter(), random_streams.stream_seed
 

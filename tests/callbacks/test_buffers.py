@@ -164,7 +164,7 @@ class Range:
 
 
 @pytest.mark.parametrize(("listed", "place", "network"), CASES)
-def test_buffers_stay_within_what_was_trained(listed, place, network):
+def test_buffers_stay_in_the_range_of_trained_ones(listed, place, network):
     possible, moved = None, 0.0
     for run, seen in go(listed, place, network, "auto"):
         layout = run.module.layout
@@ -218,7 +218,7 @@ def test_last_sent_buffers_replace_those_of_dropped_clients(place, stored):
             torch.testing.assert_close(seen.after[i, start:stop], torch.stack(rows).mean(0), rtol=1e-9, atol=1e-12)
 
 
-def test_what_is_sent_has_the_buffers_that_were_trained():
+def test_sent_models_have_the_trained_buffers():
     several = Listed("all", lambda: cb.GaussianNoise(0.5, 1.0), (lambda: cb.TopK(0.1), lambda: cb.SignFlip(1.0)))
     seen = []
 

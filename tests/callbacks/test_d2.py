@@ -97,7 +97,7 @@ def test_personal_parameters_only_descend():
         ),
     ],
 )
-def test_weights_under_which_it_diverges_are_refused(policies, topology, sentence):
+def test_weights_under_which_d2_diverges_are_refused(policies, topology, sentence):
     with pytest.raises(UserError, match=sentence):
         federation(*policies, topology=topology)
 

@@ -204,7 +204,7 @@ def test_kept_optimizers_differ_from_new_ones_after_round_0(federation):
     assert (kept.go(1).models - new.go(1).models).abs().max() > 1e-3
 
 
-def test_a_client_that_is_down_keeps_its_state(federation):
+def test_dropped_client_keeps_its_optimizer_state(federation):
     run = federation(Gossip(k="all"), Uniform(), Bernoulli(0.5)).go(1)
     before = {name: rows.clone() for name, rows in run.bank.boundary.rows.items()}
     numbers = dict(run.bank.boundary.numbers)

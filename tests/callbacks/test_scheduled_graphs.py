@@ -24,7 +24,7 @@ def equal_weights(mask):
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("name", KEYS)
-def test_clients_average_what_arrives(start, go_on, name, engine):
+def test_clients_average_received_models(start, go_on, name, engine):
     settings = {"topology": KEYS[name], "trainer": {"engine": engine, "precision": "64-true"}}
 
     def policies():

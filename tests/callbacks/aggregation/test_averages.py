@@ -31,7 +31,7 @@ def test_sample_weights_by_hand(start, make_data):
     check(weights, [[1 / 4, 3 / 4, 0, 0], [1 / 8, 3 / 8, 4 / 8, 0], [0, 3 / 7, 4 / 7, 0], [0, 0, 0, 1]])
 
 
-def test_samples_held_out_for_validation_count_where_asked(start, make_data):
+def test_validation_samples_count_on_request(start, make_data):
     graph = weighted([(0, 1, 9), (1, 2, 9)])
     data = make_data(sizes=[2, 4, 7, 3], val_fraction=0.5)  # the clients train on 1, 2, 4 and 2 of these
     for count, (a, b, c) in {"train": (1, 2, 4), "train_and_val": (2, 4, 7)}.items():

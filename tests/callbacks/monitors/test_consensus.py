@@ -88,7 +88,7 @@ def test_distance_and_merged_model_are_those_of_the_rows(small_run, scene):
         assert (found["consensus_distance"] > 0).all()
 
 
-def test_they_change_nothing_and_follow_the_evaluation(small_run, tmp_path):
+def test_consensus_monitors_change_nothing_and_follow_the_evaluation(small_run, tmp_path):
     bare = small_run(4, root=tmp_path / "bare", check_val_every_n_epoch=2).fit()
     monitors = [cb.ConsensusDistance(), cb.MergedModel()]
     seen = small_run(4, monitors, root=tmp_path / "seen", check_val_every_n_epoch=2).fit()

@@ -101,7 +101,7 @@ def test_a_round_without_messages_has_no_symmetry(start):
     assert [round.metrics["simulated_seconds"] for round in run.rounds] == [3.0, 6.0]  # six images, two a second
 
 
-def test_clients_that_are_down_take_no_time(start, trace):
+def test_dropped_clients_take_no_time(start, trace):
     up = trace("1 1 1 1 1 1", "0 1 1 1 1 1", "0 0 0 0 0 0")
     time = cb.SimulatedTime([0.5, 6, 6, 6, 6, 6], math.inf, math.inf)
     run = start(cb.Gossip(k=2), cb.Uniform(), up, time, rounds=3).go(3)

@@ -197,7 +197,7 @@ def test_metrics_are_given_probabilities(plain_run, engine):
     assert found["test_seen"][0] == pytest.approx(metric.compute().item(), abs=1e-6)
 
 
-def test_what_policies_evaluate_is_the_network(plain_run):
+def test_policies_evaluate_the_network_without_neighbours(plain_run):
     """A prediction is for what is reported: it changes no round."""
     for make in (lambda: (FedeRiCo(k=2), ScoreWeighted()), lambda: (DPFL(budget=2), SampleWeighted())):
         with_votes, without = plain_run(*make(), KNN())[0].go(3), plain_run(*make())[0].go(3)

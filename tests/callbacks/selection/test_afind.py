@@ -185,7 +185,7 @@ def first_batch_gradients(run, round):
 @pytest.mark.parametrize("centre", [True, False])
 @pytest.mark.parametrize("init", ["common", "independent"])
 @pytest.mark.parametrize("proxy", ["cumdelta", "delta", "weight", "grad_batch"])
-def test_proxies_are_what_their_names_say(proxy, init, centre, start):
+def test_proxies_hold_the_named_values(proxy, init, centre, start):
     ring = nx.circulant_graph(6, [1, 2])
     run = start(*afind_plus(proxy=proxy, center=centre), init=init, topology=ring, network=MLP(hidden=[6, 8])).go(3)
     layout = run.module.layout

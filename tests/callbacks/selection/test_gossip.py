@@ -54,7 +54,7 @@ def test_fixed_neighbours_are_those_of_the_first_round(start):
     assert torch.equal(drawn[0], start(Gossip(k=2), Uniform()).go().rounds[0].selected)
 
 
-def test_a_fixed_neighbour_that_is_down_is_not_replaced(start, trace):
+def test_fixed_neighbour_that_dropped_out_is_not_replaced(start, trace):
     usual = history(start(Gossip(k=2, redraw=False), Uniform()).go(3))
     thinned = history(start(Gossip(k=2, redraw=False), Uniform(), trace("1 1 1 1 1 1", "1 1 0 1 0 1")).go(3))
     assert torch.equal(thinned[0], usual[0])
@@ -95,7 +95,7 @@ def test_server_can_keep_the_clients_of_the_first_round(start):
     assert (drawn == drawn[0]).all()
 
 
-def test_a_server_calls_only_clients_that_are_up(start, trace):
+def test_server_calls_only_active_clients(start, trace):
     run = start(Gossip(k=2), Uniform(), trace("1 0 1 0 1 0"), topology="server").go(4)
     assert all(set(round.jobs.owners.tolist()) < {0, 2, 4} and len(round.jobs.owners) == 2 for round in run.rounds)
 

@@ -38,7 +38,7 @@ def test_all_servers_models_are_downloaded_and_one_is_uploaded(federation):
     assert metrics["models_received"] == 4 + 1
 
 
-def test_with_one_server_it_is_fedavg(federation):
+def test_ifca_with_one_server_equals_fedavg(federation):
     one = federation(number=1).go(3)
     fedavg = federation(Gossip(k="all"), Uniform(), number=1).go(3)
     assert torch.equal(one.models, fedavg.models)
@@ -59,7 +59,7 @@ def test_clients_find_their_clusters_from_a_near_start(federation, start):
         assert torch.equal(round.selected[8:, :8].long().argmax(0), clusters)
 
 
-def test_only_those_that_are_up_take_part(federation):
+def test_only_active_clients_take_part(federation):
     run = federation(IFCA(), Uniform(), Bernoulli(0.5)).go(6)
     assert any(round.dropped.any() for round in run.rounds)
     for round in run.rounds:

@@ -47,7 +47,7 @@ def test_the_smallest_principal_angle_is_scipys(widths, near):
     assert not found.diagonal().any()
 
 
-def test_trace_and_entries_are_what_their_formulas_say():
+def test_trace_and_entries_follow_their_formulas():
     a, b = (torch.linalg.qr(torch.randn(7, 3, generator=gen(s), dtype=torch.float64)).Q for s in (3, 4))
     products = (a.T @ b).numpy()
     np.testing.assert_allclose(float(proximity([a, b], "trace")[0, 1]), np.rad2deg(np.arccos(np.diag(products))).sum())

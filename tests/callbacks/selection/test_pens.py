@@ -58,7 +58,7 @@ def test_two_kinds_of_clients_are_distinguished(start, make_clusters, make_data)
         assert torch.equal(round.candidates, own & OTHERS)
 
 
-def test_models_looked_at_are_received_and_those_mixed_once(start):
+def test_evaluated_models_are_received_and_mixed_ones_once(start):
     run = start(pens(), Uniform()).go(6)
     for round in run.rounds[:4]:
         assert (round.metrics["models_received"], round.metrics["probes_received"]) == (3, 1)

@@ -125,7 +125,7 @@ def naive_candidate_server(run, lines, theta_scale, beta, rounds):
 
 
 @pytest.mark.parametrize(("theta_scale", "beta"), [(0.08, None), (0.08, 0.25), (0.15, 1.0), (0.02, None)])
-def test_candidates_as_the_paper_says(theta_scale, beta, at_a_server):
+def test_candidates_follow_the_papers_rules(theta_scale, beta, at_a_server):
     fdms = FDMS(theta_scale, beta)
     lines = f"{LINES}, 0 0 1 1 1 0, 1 0 0 1 0 1"
     run, sets = at_a_server(lines, fdms, rounds=18, trainer={"precision": "64-true"}), []
