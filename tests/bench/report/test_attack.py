@@ -106,7 +106,7 @@ def test_infinite_loss_of_an_adversary_does_not_change_the_mean():
     assert "not_finite" not in found
 
 
-def test_methods_under_different_attacks_are_told_apart(tmp_path, make_run):
+def test_methods_under_different_attacks_are_distinguished(tmp_path, make_run):
     marks = {"A": [1, 0, 0, 0], "B": None}
     runs = [
         make_run(tmp_path / name, [[0.5] * 4], adversaries=who, config={"selection": {"class_path": name}})

@@ -34,5 +34,5 @@ def test_no_chart_stands_alone_in_a_row_on_paper(shape, number):
     assert fours in (0, number) or number == 13  # of one size, but for the only number that is divided by neither
 
 
-def test_each_shape_has_rows_of_its_own():
+def test_each_shape_of_chart_has_its_own_rows():
     assert columns(["wide", "half", "half", "wide", "small"]) == ["w12", "w6", "w6", "w12", "w12 lone"]

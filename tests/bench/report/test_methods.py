@@ -325,7 +325,7 @@ CALLED = {
 
 
 @pytest.mark.parametrize("config", CALLED)
-def test_a_shipped_config_of_a_method_is_called_after_it(tmp_path, make_run, config):
+def test_shipped_configs_are_named_after_their_method(tmp_path, make_run, config):
     text = (Path(__file__).parents[3] / "configs" / f"{config}.yaml").read_text()
     about = {key: {"class_path": v} if isinstance(v, str) else v for key, v in yaml.safe_load(text).items()}
     about["topology"] = yaml.safe_load(text).get("topology")
@@ -430,7 +430,7 @@ def test_one_seed_that_stopped_is_left_out_of_its_method(tmp_path, make_run):
     assert second == "AFIND+ ends at 55.0 ± 7.1 % test accuracy (2 seeds)."
 
 
-def test_a_run_under_way_says_how_far_it_is(tmp_path, make_run):
+def test_unfinished_run_names_its_progress(tmp_path, make_run):
     config = {**AFIND, "trainer": {"max_rounds": 400}}
     run = read_run(make_run(tmp_path / "run", [[0.9]] * 79, config=config, status=None))
     assert sentences(find_methods([run])) == [

@@ -51,7 +51,7 @@ def files_are_read_once():
 @pytest.mark.slow
 @pytest.mark.skipif(ROOT is None, reason="no data sets: DFL_DATA_ROOT names the folder that has them")
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_the_commands_of_the_map_make_what_they_say(name, in_this_process, tmp_path, monkeypatch, capsys):
+def test_commands_of_the_map_produce_the_named_results(name, in_this_process, tmp_path, monkeypatch, capsys):
     """Each study is trained once for all its tables and pages."""
     monkeypatch.chdir(tmp_path)
     content = cut_down(yaml.safe_load(Path(shipped(KIND)[name]).read_text(encoding="utf-8")))

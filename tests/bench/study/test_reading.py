@@ -48,7 +48,7 @@ def trained(tmp_path_factory, in_this_process):
         yield folder / "studies" / "small"
 
 
-def test_a_study_reads_as_its_files_say(trained, capsys):
+def test_read_study_returns_the_numbers_of_its_files(trained, capsys):
     study = read_study(trained)
     assert repr(study) == f"StudyResults({str(trained)!r}, 2 of 2 cells done)"
     table, summaries = study.table, by_hand(trained)

@@ -331,7 +331,7 @@ def test_a_scaled_table_says_so_in_title_and_caption(filled):
     assert "- scaled: all counts of rounds times 0.5" in text
 
 
-def test_csv_has_a_line_a_place_with_all_digits(filled):
+def test_csv_has_a_line_per_place_with_all_digits(filled):
     rows = list(csv.DictReader(io.StringIO(formats.as_csv(make_table(filled(ACCURACIES))))))
     assert [(row["row"], row["column"], row["n"]) for row in rows][:3] == [
         ("Gossip", "IID", "2"),
