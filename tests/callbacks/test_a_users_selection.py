@@ -72,7 +72,7 @@ def loss_of(run, row, owner):
 
 
 def mixed_by_hand(run, before, trained, up, candidates, history, halved):
-    """New models of all clients, number by number, from those before and after the training; adds to the history."""
+    """Compute all clients' new models, number by number, from those before and after training; extend the history."""
     models = trained.clone()
     sent = (before + trained) / 2 if halved else trained
     for i in [i for i in up if i != HEARS_NOBODY]:

@@ -13,7 +13,7 @@ CLIENTS = len(FEDERATION)
 
 
 def with_substitutions():
-    """Each aggregation with each substitution, at all places where both work; with variants of one if slow."""
+    """Pair each aggregation with each substitution, at all places where both work; variants are slow tests."""
     return [
         pytest.param(
             parameters.values[0].along_with(other),
@@ -29,7 +29,7 @@ def with_substitutions():
 
 
 def mixed_by_hand(seen, before, listed):
-    """The round's models as sums over its weights, or as numpy makes them of the columns; one model at a time."""
+    """Compute the round's models as sums over its weights, or by numpy from the columns, one model at a time."""
     n, models = len(before), seen["trained"].clone()
     stored = seen.get("rows.stale")
     if stored is not None and not listed.name.endswith("stale, models"):  # updates, added to the receiver's model
@@ -55,7 +55,7 @@ def mixed_by_hand(seen, before, listed):
 
 
 def check_weights(seen, keeps_former):
-    """Shares of the votes, never negative, for those who have any; what is left of them is the receiver's own."""
+    """Check that weights are shares of the votes and never negative; the rest is the receiver's own."""
     weights, votes = seen["round.weights"], seen["round.votes"]
     has_votes = seen["round.receivers"] & (votes.sum(1) > 0)
     if keeps_former:

@@ -20,7 +20,7 @@ every_substitution = pytest.mark.parametrize(("listed", "place"), where_they_wor
 
 
 def pairs(quick=None):
-    """Each substitution with each dropout, at all places where the substitution works; others than `quick` are slow."""
+    """Pair each substitution with each dropout, at all places where it works; others than `quick` are slow."""
     found = []
     for parameters in where_they_work("substitution"):
         listed, place = parameters.values

@@ -11,19 +11,19 @@ every_policy = pytest.mark.parametrize(("listed", "place"), where_they_work())
 
 
 def slow_if(further):
-    """All policies at all places; some of them only with `-m slow`."""
+    """Parametrise a test by all policies at all places; some of them run only with `-m slow`."""
     found = [(p, pytest.mark.slow if further(*p.values) else []) for p in where_they_work()]
     return pytest.mark.parametrize(("listed", "place"), [pytest.param(*p.values, id=p.id, marks=m) for p, m in found])
 
 
 def is_variant_or_elsewhere(listed, place):
-    """A further variant has a comma in its name; what engines do for a policy is the same at its other places."""
+    """Return True for variants, whose names have a comma, and for further places, where engines do the same."""
     return "," in listed.name or place not in (listed.places[0], "three servers")
 
 
 @pytest.fixture(scope="module")
 def classes():
-    """The classes of the listed policies, by family."""
+    """Return the classes of the listed policies, by family."""
     with folder_of_traces(FEDERATION):
         return {family: {type(listed.make()) for listed in LISTED[family]} for family in LISTED}
 

@@ -17,7 +17,7 @@ CLIENTS = len(FEDERATION)
 
 
 def with_substitutions():
-    """Each selection with each substitution, at all places where both work; IFCA refuses them.
+    """Pair each selection with each substitution, at all places where both work; IFCA refuses them.
 
     A selection does not ask which substitution there is: in a normal run each has one of them, by turns.
     """

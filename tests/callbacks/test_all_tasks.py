@@ -32,7 +32,7 @@ NETWORKS = {
 
 @functools.cache
 def data_of(task):
-    """The data of a task, set up once for all runs: nothing writes into them."""
+    """Set up the data of a task once for all runs, which do not write into them."""
     found = DATA[task]()
     found.seed = 0
     found.setup()
@@ -41,7 +41,7 @@ def data_of(task):
 
 @pytest.fixture
 def on(start):
-    """A run on the data of a task; clients have unequally many samples."""
+    """Make a run on the data of a task; clients have unequally many samples."""
 
     def _on(task, *policies, lr=0.2, **options):
         network = NETWORKS.get(task, lambda: MLP(hidden=[4]))()
@@ -70,7 +70,7 @@ LOSSES = {
 
 
 def score_of(run, row, owner, split):
-    """The score of a row on a client's samples, by the formula, in the original unit."""
+    """Compute the score of a row on a client's samples, by the formula, in the original unit."""
     outputs, y = answers(run, row, owner, split)
     match type(run.module.task).__name__:
         case "Classification":

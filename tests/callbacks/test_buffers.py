@@ -133,7 +133,7 @@ CASES = [
 
 
 def go(listed, place, network, engine="loop", **settings):
-    """The rounds of a run one by one."""
+    """Yield the rounds of a run one by one."""
     torch.manual_seed(0)  # of the network
     listed = dataclasses.replace(listed, settings={**listed.settings, "network": NETWORKS[network](), **settings})
     run = start(listed, place, engine=engine)

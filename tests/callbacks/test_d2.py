@@ -17,7 +17,7 @@ DECAY, LR = 0.1, 0.2
 
 
 def federation(*policies, objective=None, **settings):
-    """Logistic regression with weight decay on uneven clients; full batches, one step."""
+    """Make a logistic regression with weight decay on uneven clients; full batches, one step."""
     return logistic.start(
         *(policies or (Gossip(k="all"), Metropolis())),
         objective=objective or D2(),

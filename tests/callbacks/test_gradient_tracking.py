@@ -16,7 +16,7 @@ gradient = functools.partial(logistic.gradient, decay=DECAY)
 
 
 def federation(*policies, objective=None, lr=0.2, **settings):
-    """Logistic regression with weight decay on uneven clients and an uneven graph."""
+    """Make a logistic regression with weight decay on uneven clients and an uneven graph."""
     return logistic.start(
         *(policies or (Gossip(k="all"), Metropolis())),
         objective=objective or GradientTracking(),

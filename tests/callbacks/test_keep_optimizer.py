@@ -87,7 +87,7 @@ class ByHand:
 
 
 def mixed_by_hand(clients, up):
-    """Each client that is up takes the mean of its own model and those of its neighbours on the cycle that are up."""
+    """Average each active client's model with those of its active neighbours on the cycle."""
     trained, m = [client.row() for client in clients], len(clients)
     for i, client in enumerate(clients):
         if up[i]:

@@ -60,12 +60,12 @@ def go(listed, place, *also):
 
 
 def is_variant_elsewhere(listed, place):
-    """A further variant of a policy has a comma in its name."""
+    """Return True for a further variant of a policy, whose name has a comma, at another place than its first."""
     return "," in listed.name and place != listed.places[0]
 
 
 def policies():
-    """Everything that reads models, at each place where it works; gradients are refused (see below)."""
+    """List all policies that read models, at each place where they work; gradients are refused (see below)."""
     found = [*where_they_work("selection", "threshold", "substitution"), *aggregations_that_average()]
     found = [
         p for p in found if not any(name in p.id for name in ("first batch", "as printed (clients)", "standardised"))
@@ -183,7 +183,7 @@ def verbs():
 
 
 def loss_of(run, row, owner):
-    """By plain torch, of a row or of one that wants a gradient."""
+    """Compute by plain torch the loss of a row, which may require a gradient."""
     x, y = run.data.batch(run.data.train[owner], torch.float64)
     parts = row.split([entry.stop - entry.start for entry in run.module.layout.entries])
     parameters = {e.name: p.view(e.shape) for e, p in zip(run.module.layout.entries, parts, strict=True)}

@@ -31,7 +31,7 @@ HELD_OUT = {"val_fraction": 0.25}
 
 
 def numbers(folder):
-    """A linear function, and its opposite for every other client."""
+    """Make data of a linear function, and of its opposite for every other client."""
     g = torch.Generator().manual_seed(1)
     x, w = torch.randn(sum(SIZES), 5, generator=g), torch.randn(5, 1, generator=g)
     signs = torch.cat([torch.full((size, 1), (-1.0) ** client) for client, size in enumerate(SIZES)])
@@ -40,7 +40,7 @@ def numbers(folder):
 
 
 def letters(folder):
-    """Four letters that mostly follow each other in turn, and in the reverse order for every other client."""
+    """Make texts of four letters that mostly follow each other in turn, in reverse for every other client."""
     for client, size in enumerate(SIZES):
         draw, line = random.Random(client), [0]
         while len(line) <= 4 * size:
@@ -96,7 +96,7 @@ def rounds_of(plain, mix, judged=lambda models: models, **training):
 
 
 def afind(plain, nu=0.2, tau=0.5, temperature=0.5):
-    """Algorithm 1; eq. 7, 8, 14 and 16; n p and the threshold of docs/afind.md."""
+    """Perform algorithm 1; eq. 7, 8, 14 and 16; n p and the threshold of docs/afind.md."""
 
     def mix(now):
         proxies = {i: vector(now.trained[i], first_layer) - vector(plain.first, first_layer) for i in now.up}
@@ -116,7 +116,7 @@ def afind(plain, nu=0.2, tau=0.5, temperature=0.5):
 
 
 def panm(plain, metric, k=2, stage_one=1):
-    """Algorithms 1 to 3, where all that are active are compared; who has dropped out stays on the lists."""
+    """Perform algorithms 1 to 3, where all active clients are compared; dropped clients stay on the lists."""
     lists, last = [set() for _ in SIZES], [{} for _ in SIZES]
 
     def similarity(now, i, j):
@@ -149,7 +149,7 @@ def panm(plain, metric, k=2, stage_one=1):
 
 
 def pens(plain, top=2, stage_one=2):
-    """Algorithm 1, where all active clients are evaluated; a client chosen more often than by chance is a peer."""
+    """Perform algorithm 1 with all active clients evaluated; clients chosen more often than by chance are peers."""
     counts, chance = (dict.fromkeys(itertools.product(range(len(SIZES)), repeat=2), 0) for _ in range(2))
 
     def mix(now):
@@ -171,7 +171,7 @@ def pens(plain, top=2, stage_one=2):
 
 
 def dpfl(plain, budget=2):
-    """Algorithms 1 and 2, with sets of models; the candidates after the first choice are those of the first choice."""
+    """Perform algorithms 1 and 2, with sets of models; later candidates are those of the first choice."""
     first, best = {}, [(math.inf, plain.first) for _ in SIZES]
     samples = [len(y) for _, y in plain.parts["train"]]
 
@@ -215,7 +215,7 @@ def dpfl(plain, budget=2):
 
 
 def friends(plain):
-    """FL-FDMS, algorithm 1: friends by the mean cosine of updates stand in at the server."""
+    """Perform FL-FDMS, algorithm 1: friends by the mean cosine of updates replace dropped clients at the server."""
     m = len(SIZES)
     server, scores, counts = plain.first, torch.zeros(m, m).double().numpy(), torch.zeros(m, m).long().numpy()
     for number, up in enumerate(ROUNDS):
@@ -233,7 +233,7 @@ def friends(plain):
 
 
 def ditto(plain, lam=0.5):
-    """Algorithm 1 without a server: w is averaged over all that are active, v is held near what w started from."""
+    """Perform algorithm 1 without a server: w is averaged over active clients, v is held near w's start."""
     personal = [plain.first] * len(SIZES)
 
     def mix(now):

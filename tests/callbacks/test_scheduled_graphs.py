@@ -17,7 +17,7 @@ KEYS = {
 
 
 def equal_weights(mask):
-    """Rows of a mixing matrix: 1 / (1 + number received from)."""
+    """Build the rows of a mixing matrix: 1 / (1 + number received from)."""
     mask = np.asarray(mask, float) + np.eye(len(mask))
     return mask / mask.sum(1, keepdims=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty one; what a command changes in the process is undone."""
+    """Work in an empty folder, and undo what a command changes in the process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.delenv("DFL_DEBUG", raising=False)

@@ -87,7 +87,7 @@ FILES = {
 
 
 def those(words, base):
-    """The public classes of a family, as a sentence lists them."""
+    """List the public classes of a family in one sentence."""
     public = {name: getattr(room, name) for room in (cb, objectives) for name in room.__all__}
     classes = {name: found for name, found in public.items() if inspect.isclass(found) and issubclass(found, base)}
     own = [name for name, found in classes.items() if not inspect.isabstract(found)]
@@ -317,14 +317,14 @@ REFUSED = {
 
 @pytest.fixture
 def here(here):
-    """A working folder with the files above."""
+    """Make a working folder with the files above."""
     for name, text in FILES.items():
         (here / name).write_text(textwrap.dedent(text), errors="surrogateescape")
     return here
 
 
 def left_behind(folder):
-    """Files and run folders that were not there; an empty `runs` is nothing."""
+    """List new files and run folders; an empty `runs` does not count."""
     found = {path.relative_to(folder) for path in folder.rglob("*")}
     return {str(path) for path in found if str(path) not in {*FILES, "runs"} and "__pycache__" not in path.parts}
 

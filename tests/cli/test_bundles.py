@@ -50,7 +50,7 @@ selection: bundled_mine.Two
 
 
 def write_inputs(folder):
-    """A topology of three graph files, a dropout trace, a table, and a class that imports another module."""
+    """Write a topology of three graph files, a dropout trace, a table, and a class that imports another module."""
     (folder / "graphs").mkdir(parents=True)
     (folder / "tables").mkdir()
     for name, graph in (("ring", nx.cycle_graph(6)), ("all", nx.complete_graph(6)), ("path", nx.path_graph(6))):
@@ -67,7 +67,7 @@ def write_inputs(folder):
 
 
 def fit(folder, *words, code=0):
-    """`dfl-fit` in a process of its own; what it prints."""
+    """Run `dfl-fit` in a process of its own; return what it prints."""
     process = Forked("dfl_lightning.cli.main:fit", ["dfl-fit", *map(str, words)], folder)
     out, err = process.communicate()
     assert process.returncode == code, err
@@ -75,14 +75,14 @@ def fit(folder, *words, code=0):
 
 
 def numbers(run):
-    """The rows of metrics.csv without the seconds."""
+    """Read the rows of metrics.csv without the seconds."""
     with open(run / "metrics.csv", newline="") as file:
         return [{name: text for name, text in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """A bundle, and the run that it is of; the working folder of that run has another name by now."""
+    """Return a bundle and its run, whose working folder has been renamed since."""
     root = tmp_path_factory.mktemp("packed")
     write_inputs(root / "here")
     fit(root / "here", "--config", "my.yaml")
@@ -141,7 +141,7 @@ def test_a_study_can_begin_from_a_bundle(packed, empty):
 
 # --- what is packed ---------------------------------------------------------------------------------------------------
 def run_with(folder, **config):
-    """A folder that looks like a run's, with a config of these keys."""
+    """Write a folder that looks like a run's, with a config of these keys."""
     run = folder / "runs" / "my" / "1"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
@@ -227,7 +227,7 @@ def test_bundle_without_code_or_over_a_file_is_refused(empty, capsys):
 
 # --- what is unpacked -------------------------------------------------------------------------------------------------
 def archive_of(members, manifest=None, mode=0, flags=0):
-    """A zip file with an honest list of these members, unless another manifest is given."""
+    """Write a zip file with a correct list of these members, unless another manifest is given."""
     if manifest is None:
         files = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in members}
         manifest = Manifest("my", files).as_json()

@@ -45,7 +45,7 @@ monitors: [beside_mine.Loud]
 
 @pytest.fixture
 def here(here):
-    """A working folder, and in it, in `exp`, a config with a class; imports are forgotten afterwards."""
+    """Make a working folder with a folder `exp` that has a config and a class; forget its imports afterwards."""
     (here / "exp").mkdir()
     (here / "exp" / "beside_mine.py").write_text(MINE)
     (here / "exp" / "beside_helpers.py").write_text("NUMBER = 2\n")
@@ -61,7 +61,7 @@ def forget():
 
 @pytest.fixture
 def dfl(here, capsys, monkeypatch):
-    """A command as in a process of its own: the run folder that it made, or None."""
+    """Run a command as in a process of its own; return the run folder that it made, or None."""
 
     def _dfl(*words, command="fit", code=0):
         before = set(here.glob("runs/*/*"))

@@ -131,7 +131,7 @@ def here(here):
 
 
 def config(key="", value=None):
-    """A small run, with a value under a dotted key."""
+    """Make the config of a small run, with a value under a dotted key."""
     content: Any = {
         "trainer": {"max_rounds": 1, "accelerator": "cpu", "enable_progress_bar": False},
         "model": {"network": {"class_path": "MLP", "init_args": {"hidden": [4]}}, "local_epochs": 1},

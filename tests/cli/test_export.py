@@ -76,7 +76,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A run whose reported models are not its last ones."""
+    """Finish a run whose reported models are not its last ones."""
     dpfl = cb.DPFL(budget=2, initial_epochs=1)
     trainer, module = run_of(tmp_path_factory.mktemp("kept"), selection=dpfl, val_fraction=0.2)
     rows = module.bank.boundary.rows
@@ -86,13 +86,13 @@ def kept(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def personal(tmp_path_factory):
-    """A run whose reported models never reach the server."""
+    """Finish a run whose reported models never reach the server."""
     return run_of(tmp_path_factory.mktemp("personal"), topology="server", objective=Ditto(0.5))
 
 
 @pytest.fixture(scope="module")
 def without_server_model(tmp_path_factory):
-    """A run whose server has no model."""
+    """Finish a run whose server has no model."""
     root, options = (
         tmp_path_factory.mktemp("prototypes"),
         {"objective": FedProto(), "aggregation": cb.PrototypeAverage()},

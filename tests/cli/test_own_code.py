@@ -28,7 +28,7 @@ selection: own_mine.Mine
 
 @pytest.fixture
 def dfl(here, capsys):
-    """A command as in a process of its own; what it says."""
+    """Run a command as in a process of its own; return what it prints."""
     (here / "own_mine.py").write_text(MINE)
     (here / "own_part.py").write_text("SIGN = 1\n")
     (here / "my.yaml").write_text(CONFIG)

@@ -32,7 +32,7 @@ aggregation: Uniform
 
 @pytest.fixture
 def here(here):
-    """A working folder with a config."""
+    """Make a working folder with a config."""
     (here / "small.yaml").write_text(SMALL)
     return here
 
@@ -50,7 +50,7 @@ def dfl(here, capsys):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder in which a run of two rounds has ended."""
+    """Return a folder in which a run of two rounds has ended."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "small.yaml").write_text(SMALL)
     with pytest.MonkeyPatch.context() as patch:
@@ -63,7 +63,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(here, finished):
-    """A run of two rounds, named as one types it."""
+    """Copy a run of two rounds; return its folder as one types it."""
     shutil.copytree(finished / "runs", here / "runs")
     (folder,) = here.glob("runs/small/*")
     return folder.relative_to(here)

@@ -31,7 +31,7 @@ for group in (*GROUPS, *LIBRARY_GROUPS):
 
 
 def say_all():
-    """All commands, in a process in which every shipped class has a namesake; prints what each said."""
+    """Run all commands in a process where every shipped class has a namesake; print what each says."""
     os.environ["DFL_DEBUG"] = ""
     sys.path.insert(0, os.getcwd())
     importlib.import_module("own")

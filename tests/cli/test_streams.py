@@ -18,7 +18,7 @@ DFL = f"{sys.executable} -c 'from dfl_lightning.cli.main import fit; fit()'"
 
 
 def shell(words, **environment):
-    """A command in a shell of its own."""
+    """Run a command in a shell of its own."""
     return subprocess.run(words, shell=True, capture_output=True, text=True, env={**os.environ, **environment})
 
 

@@ -54,7 +54,7 @@ def test_the_files_are_what_the_references_make():
 
 
 def same(a, b):
-    """Equal but for the last digits, which depend on the machine's functions."""
+    """Compare values up to the last digits, which depend on the machine's functions."""
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list):

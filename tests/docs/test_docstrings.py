@@ -45,7 +45,7 @@ def public_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., An
 
 
 def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any], str]]:
-    """The methods that a class is the first to document, and its constructor, which the class itself may document."""
+    """Yield the methods that a class is the first to document, and its constructor with the class's docstring."""
     for name, value in vars(owner).items():
         function = inspect.unwrap(getattr(value, "__func__", value))
         if not inspect.isfunction(function) or function.__module__ != owner.__module__:
@@ -57,7 +57,7 @@ def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any], str]]:
 
 
 def undocumented(function: Callable[..., Any], text: str) -> list[str]:
-    """Arguments that no line of `Args:` names; none where there is only one to name."""
+    """List arguments that no line of `Args:` names, if there are two or more."""
     names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
     if set(names) >= OF_A_RULE:
         return []

@@ -47,7 +47,7 @@ STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and
 
 
 def formulas(cell):
-    """(is it a bound only, the formula, what it counts) for each formula in backticks."""
+    """Find the formulas in backticks: (is it only a bound, the formula, what it counts)."""
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
 
 

@@ -65,7 +65,7 @@ def spans(page):
 
 
 def commands(page):
-    """The words after `dfl-fit` of every whole command, in blocks of code and in backticks."""
+    """Find the words after `dfl-fit` of every whole command, in blocks of code and in backticks."""
     lines = "\n".join(FENCED.findall(TEXTS[page])).splitlines() + [f"{span}\n" for span in spans(page)]
     found = [re.match(r"(?:\.venv/bin/)?dfl-fit (--config \S.*?)(?:  +#.*)?$", line) for line in lines]
     return [match[1] for match in found if match and "…" not in match[1]]
@@ -73,7 +73,7 @@ def commands(page):
 
 # --- switches ---------------------------------------------------------------------------------------------------------
 def as_words(span):
-    """A switch in backticks as words of a command line; None for anything else, and for examples of users' own."""
+    """Return a switch in backticks as words of a command line; None for other texts and for examples of users."""
     if any(example in span for example in ("…", "NAME", "mine.", "my_", ".help")):
         return None
     if span.startswith("--"):
@@ -89,7 +89,7 @@ SWITCHES = [(page, span) for page in TEXTS for span in dict.fromkeys(spans(page)
 
 
 def objection(words, config):
-    """Why the words are no switches on top of a config; None if they are. One that is only named gets null."""
+    """Return the reason why the words are not switches on top of a config, or None; switches without value get null."""
     alone = [*(word.startswith("--") for word in words[1:]), True]
     words = [f"{word}=null" if re.fullmatch(r"--[^=]+", word) and alone[at] else word for at, word in enumerate(words)]
     for word in words:
@@ -105,7 +105,7 @@ def objection(words, config):
 
 
 def fitting(page, words):
-    """The first of the page's configs on top of which the words are switches, or None."""
+    """Return the first of the page's configs on top of which the words are switches, or None."""
     return next((c for c in CONFIGS_OF.get(page, shipped("configs")) if objection(words, c) is None), None)
 
 
@@ -230,7 +230,7 @@ def test_functions_and_fields_exist(page):
 
 # --- files and links --------------------------------------------------------------------------------------------------
 def slug(heading):
-    """The anchor that GitHub makes of a heading.
+    """Return the anchor that GitHub makes of a heading.
 
     Examples:
         >>> slug("The accuracies in summary.json")

@@ -35,7 +35,7 @@ MEASURED = sorted(path.stem for path in DOCS.glob("results/*.md"))
 
 
 def tables(page):
-    """Head and lines of each table of a page, in cells."""
+    """Read head and lines of each table of a page, in cells."""
     found = []
     for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines())
@@ -131,7 +131,7 @@ SECTIONS = dict(re.findall(r"^### ([\w+-]+) \(.*?\)\n(.*?)(?=^##)", PAGE, re.MUL
 
 
 def numbers_of(cell):
-    """`figures 8 to 11` as ("figure", [8, 9, 10, 11])."""
+    """Expand `figures 8 to 11` to ("figure", [8, 9, 10, 11])."""
     kind, first, last = re.fullmatch(r"(figure|table)s? (\d+)(?: (?:to|and) (\d+))?", cell).groups()
     return kind, range(int(first), int(last or first) + 1)
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A page of the site, as text, by its name."""
+    """Return the text of a page of the site by its name."""
     folder = tmp_path_factory.mktemp("site")
     done = Forked("mkdocs.__main__:cli", ["mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT, logs=folder)
     _, err = done.communicate(timeout=600)

@@ -89,13 +89,13 @@ SHOWN = {
 
 
 def entry(table, page, text):
-    """The entry of a table that is meant for a text of a page; None where there is none."""
+    """Return the entry of a table for a text of a page, or None."""
     return next((key for key in table if key[0] == page and key[1] in text), None)
 
 
 # --- what a page presumes ---------------------------------------------------------------------------------------------
 def a_run(walk, name, words):
-    """A run of former days, under the name that the page gives it."""
+    """Make an earlier run with the name that the page gives it."""
     said = walk.command(f"dfl-fit {words}")
     assert said.code == 0, said.err
     (made,) = (folder for folder in walk.folder.glob("runs/*/*") if folder not in walk.former)
@@ -107,7 +107,7 @@ def a_run(walk, name, words):
 
 
 def sensors(folder):
-    """Nine stations of 110 hours, under the head that the page shows."""
+    """Write data of nine stations over 110 hours, under the head that the page shows."""
     (head,) = re.findall(r"```\n(station,.*?)\n", TEXTS["docs/tasks.md"])
     hours = [
         f"station {s},2024-05-{1 + h // 24:02}T{h % 24:02}:00,{15 + s + 9 * np.sin(h / 4)},0.5"
@@ -122,7 +122,7 @@ def graphs(folder):
 
 
 def own_data(folder):
-    """LEAF's files of 110 writers, twelve books, and what twelve shops have sold."""
+    """Write LEAF's files of 110 writers, twelve books, and the sales of twelve shops."""
     draws = np.random.default_rng(0)
     for part, images in (("train", 24), ("test", 4)):
         place = folder / "leaf" / "data" / "femnist" / "data" / part

@@ -48,7 +48,7 @@ def test_no_two_classes_have_one_name():
 
 
 def documented():
-    """Names and docstrings of exported functions, and of the public methods of exported classes."""
+    """Yield names and docstrings of exported functions, and of the public methods of exported classes."""
     names = [package.name for package in pkgutil.walk_packages(dfl_lightning.__path__, "dfl_lightning.")]
     for room in map(importlib.import_module, ["dfl_lightning", *names]):
         for name in getattr(room, "__all__", ()):

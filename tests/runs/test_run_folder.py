@@ -511,7 +511,7 @@ def test_folder_without_locks_gives_a_note(small_run, monkeypatch, capsys):
 
 
 def unwritable(monkeypatch, name):
-    """Opening a file of this name for writing fails, as on a full disk."""
+    """Make opening a file of this name for writing fail, as on a full disk."""
     from dfl_lightning.runs import run_folder
 
     real = open
@@ -599,7 +599,7 @@ FORKS = ("a row twice", "two rows short")
 
 @pytest.fixture(scope="module")
 def four_rounds(read_only_run):
-    """The folder of a run of four rounds."""
+    """Return the folder of a run of four rounds."""
     return read_only_run(4).fit().folder
 
 

@@ -32,7 +32,7 @@ def measured(main, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def numbers(measured):
-    """Numbers of every table, by section."""
+    """Read the numbers of every table, by section."""
     content = json.loads((measured[1] / "engine.json").read_text())
     return {name: table["numbers"] for name, table in content["tables"].items()}
 

@@ -19,7 +19,7 @@ def bench(load):
 
 
 def measured(system, clients, wall, grown):
-    """A cell as its process reports it."""
+    """Make a cell as its process reports it."""
     seconds = {"wall": wall, **dict.fromkeys(PARTS, wall / 5)}
     predicted = {"rows": 1e6, "data": 1e6, "work": 1e6, "links": 7e6}
     found = {"system": system, "clients": clients, "nodes": clients, "seconds": seconds, "grown": grown}

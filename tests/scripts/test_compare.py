@@ -88,7 +88,7 @@ def test_methods_with_a_number_of_neighbours_take_five(configs):
 # --- precision and recall ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def folder(tmp_path):
-    """A run's folder of four clients in two clusters, from edges (round, receiver, sender, selected)."""
+    """Write the folder of a run of four clients in two clusters, from edges (round, receiver, sender, selected)."""
 
     def write(*edges):
         names = ("round", "receiver", "sender", "selected")
@@ -164,7 +164,7 @@ def train(load, commands, toy, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(train):
-    """Outcomes by method after eight rounds."""
+    """Return outcomes by method after eight rounds."""
     names = ("Oracle(5)", "AFIND+", "PANMLoss", "PANMGrad", "DPFL", "Local", "Gossip(5)")
     sooner = {"PANMLoss": ["--selection.stage_one", "6"], "PANMGrad": ["--selection.stage_one", "6"]}
     return {name: train(name, 0, *sooner.get(name, ()), "--trainer.max_rounds", "8") for name in names}
@@ -182,7 +182,7 @@ def test_local_is_between_oracle_and_gossip_after_eight_rounds(short):
 
 @pytest.fixture(scope="module")
 def full(train, toy):
-    """Outcomes by method, one a seed."""
+    """Return outcomes by method, one for each seed."""
     return {name: [train(name, seed) for seed in SEEDS] for name in toy.METHODS}
 
 
@@ -191,7 +191,7 @@ def mean(outcomes, what="last"):
 
 
 def always(better, worse, margin):
-    """In every seed."""
+    """Return True if the first outcome is ahead by more than the margin in every seed."""
     return all(one.last > other.last + margin for one, other in zip(better, worse, strict=True))
 
 

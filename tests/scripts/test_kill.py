@@ -23,7 +23,7 @@ def results(load):
 
 @pytest.fixture
 def run_script(tmp_path, monkeypatch):
-    """The script in a process of its own, since it forks: its exit code and lines."""
+    """Run the script in a process of its own, since it forks; return its exit code and lines."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run_script(*words):
@@ -36,7 +36,7 @@ def run_script(tmp_path, monkeypatch):
 
 
 def cells(lines):
-    """Rows of the table, as lists."""
+    """Split the rows of the table into lists."""
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if re.match(r"\| \d", line)]
 
 

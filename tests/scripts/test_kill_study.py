@@ -21,7 +21,7 @@ def kill(load):
 
 
 def run_script(*words):
-    """The script in a process of its own, since it forks: rows of its table, as lists."""
+    """Run the script in a process of its own, since it forks; return the rows of its table as lists."""
     command = [sys.executable, str(SCRIPTS / "kill_study.py"), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600)

@@ -22,7 +22,7 @@ from dfl_lightning.terminal.frozen_parameters import frozen_remark, shared_witho
 
 @pytest.fixture
 def said(small_run):
-    """The banner's notes on a small run that is set up."""
+    """Return the banner's notes on a small run that is set up."""
 
     def said(*policies, rounds=6, **options):
         run = small_run(rounds, policies=policies or None, **options)

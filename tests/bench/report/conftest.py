@@ -15,7 +15,7 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def chromium():
-    """A browser without a window; tests that need it are skipped where there is none."""
+    """Start a browser without a window; skip the tests that need it if there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
@@ -28,7 +28,7 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def tabs(chromium):
-    """Tabs that no test has at the moment: a new one is a new process, which costs as much as the page in it."""
+    """Keep tabs that no test uses: a new one is a new process, which costs as much as the page in it."""
     return []
 
 

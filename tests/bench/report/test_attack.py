@@ -16,7 +16,7 @@ from dfl_lightning.runs.summary import final_table
 
 @pytest.fixture(scope="module", params=["messages", "colluding", "labels", "both"])
 def attacked(request, read_only_run):
-    """A run of six clients under attack, who the adversaries are, and what the attack is called."""
+    """Return a run of six clients under attack, its adversaries, and the attack's name."""
     flipped = {"data": {"partition": FlippedLabels(fraction=0.34, base=IID())}}
     policies, options, by = {
         "messages": ([cb.SignFlip(clients=[1, 4])], {}, ["SignFlip"]),

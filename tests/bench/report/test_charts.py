@@ -26,7 +26,7 @@ def named(name, **more):
 
 
 def texts_of(spec):
-    """All words of a picture."""
+    """Return all words of a picture."""
     return [
         part.text
         for part in ElementTree.fromstring(vl_convert.vegalite_to_svg(spec)).iter()

@@ -243,14 +243,14 @@ def test_dots_open_their_clients_and_back_returns(made, open_page, until):
 
 
 def on(stops, share):
-    """The colour of a share from 0 to 1 between stops, "#rrggbb" each: float [3]."""
+    """Compute the colour of a share from 0 to 1 between stops, "#rrggbb" each: float [3]."""
     parts = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in stops], dtype=float)
     places = np.linspace(0, 1, len(stops))
     return [np.interp(np.clip(share, 0, 1), places, parts[:, channel]) for channel in range(3)]
 
 
 def below(seen, node):
-    """The colour of the graph's canvas 8 pixels below the middle of a node: float [3]."""
+    """Return the colour of the graph's canvas 8 pixels below the middle of a node: float [3]."""
     address = seen.page.evaluate("window.report.views.graph.canvas.toDataURL('image/png')")
     image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
     unit = (image.width - 10) / 2.28

@@ -31,7 +31,7 @@ def lab(rgb):
 
 
 def ciede2000(one, two):
-    """Sharma, Wu and Dalal (2005)."""
+    """Compute the colour difference of Sharma, Wu and Dalal (2005)."""
     (l1, a1, b1), (l2, a2, b2) = one, two
     c = (np.hypot(a1, b1) + np.hypot(a2, b2)) / 2
     g = 0.5 * (1 - np.sqrt(c**7 / (c**7 + 25**7)))

@@ -31,7 +31,7 @@ def seen(page, open_page):
 
 
 def said(seen):
-    """The words at the pointer: the place, and the methods there."""
+    """Read the words at the pointer: the place, and the methods there."""
     return [line.split("\t") for line in seen.page.locator("#tip").inner_text().splitlines()]
 
 

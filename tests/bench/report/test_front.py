@@ -18,7 +18,7 @@ CLIENTS = 4
 
 @pytest.fixture
 def runs(tmp_path, make_run):
-    """Runs of named methods: mean accuracy, and bytes, messages and seconds a round, for each seed."""
+    """Write runs of named methods: mean accuracy, and bytes, messages and seconds a round, for each seed."""
 
     def make(**methods):
         folders = {}

@@ -35,7 +35,7 @@ def domain(chart):
 
 @pytest.fixture
 def runs(tmp_path, make_run):
-    """A method, training alone, one that diverges, and one that has stopped early; two clients that differ."""
+    """Write a method, training alone, a method that diverges, and one that stops early; two unequal clients each."""
     rise = np.linspace(0.8, 0.9, 6)[:, None] + [0.0, 0.02]
     fall = np.where(np.arange(6)[:, None] < 2, rise, 0.05)
     everyone = {"diverged": [(2, 0), (2, 1)]}

@@ -33,7 +33,7 @@ class FailsInRound(RoundCallback):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """A page after every round."""
+    """Write a page after every round."""
     monkeypatch.setattr(live, "LEAST_GAP", 0.0)
     monkeypatch.setattr(live, "SHARE", 1e9)
 

@@ -127,7 +127,7 @@ def test_a_difference_has_students_interval():
 
 
 def verdict(tmp_path, make_run, **levels):
-    """Methods with an accuracy a seed."""
+    """Return the sentences on methods with one accuracy for each seed."""
     runs = []
     for name, accuracies in levels.items():
         for seed, accuracy in enumerate(accuracies):
@@ -243,7 +243,7 @@ def test_method_with_missing_seeds_is_compared_by_common_seeds_only(tmp_path, ma
 
 
 def without_a_loss(folder, client=0):
-    """The last test loss of a client is not finite."""
+    """Make the last test loss of a client infinite, and its accuracy NaN."""
     with np.load(folder / "clients.npz") as file:
         arrays = dict(file)
     arrays["test_loss"] = np.full_like(arrays["test_acc"], 0.5)

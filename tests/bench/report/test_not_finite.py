@@ -47,7 +47,7 @@ def make(tmp_path, make_run):
 
 
 def values(chart, field):
-    """The numbers of a field in the rows of a chart, and those of its ends."""
+    """Return the numbers of a field in the rows of a chart, and those of its ends."""
     spec = chart.to_dict(validate=False)
     rows = [row for held in spec["datasets"].values() for row in held]
     return [row[field] for row in rows if field in row], [row for row in rows if "label" in row]

@@ -29,7 +29,7 @@ ROUNDS, CLIENTS = 7, 8
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, make_run, make_links):
-    """A method with clusters, looks, dropouts and two seeds; training alone; and one run of a server."""
+    """Write a method with clusters, probes, dropouts and two seeds; training alone; and one run of a server."""
     folder, rng, found = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
     for seed in (0, 1):
         images = np.random.default_rng(seed).permutation(10 * CLIENTS)
@@ -120,7 +120,7 @@ def rgb(colour):
 
 
 def on_ramp(share):
-    """The colour of a share in the light theme."""
+    """Return the colour of a share in the light theme."""
     stops = np.stack([rgb(colour) for colour in LIGHT["ramp"]])
     return np.array([np.interp(share, np.linspace(0, 1, len(stops)), channel) for channel in stops.T])
 
@@ -137,13 +137,13 @@ def slide(seen, step):
 
 
 def unfold(seen, part):
-    """Open a folded table and wait for its rows: a browser tells of what was opened a moment after the click."""
+    """Open a folded table and wait for its rows, which a browser reports a moment after the click."""
     seen.page.click(f"{part} summary")
     seen.page.locator(f"{part} tbody tr").first.wait_for()
 
 
 def expected_links(folder, at):
-    """The links of a recorded round by state, from graphs.npz alone."""
+    """Read the links of a recorded round by state, from graphs.npz alone."""
     with np.load(folder / "graphs.npz") as graphs:
         rounds = np.unique(graphs["round"])
 
@@ -363,7 +363,7 @@ def test_the_numbers_of_similarities_are_a_matrix(tmp_path, make_run, open_page)
 
 @pytest.fixture(scope="module")
 def one_run(tmp_path_factory, make_run, make_links):
-    """The page of a run with a long command and a client for each of 45 rows, the command, and the run."""
+    """Return the page of a run with 45 clients and a long command, the command, and the run."""
     rng = np.random.default_rng(3)
     command = "dfl-fit --config mine --selection.nu=0.4 " + " ".join(f"--monitors.option_{n} {n}" for n in range(20))
     folder, links = tmp_path_factory.mktemp("one") / "run", make_links(rng, 3, 45, 2)
@@ -538,7 +538,7 @@ def test_with_many_links_only_the_matrix_is_drawn(tmp_path, make_run, make_links
 
 # --- against the files
 def cells(page, method):
-    """The numbers of a method's row: mean and, where there is one, standard deviation."""
+    """Return the numbers of a method's row: mean and, if given, standard deviation."""
     text = page.read_text(encoding="utf-8")
     row = re.search(rf'<tr data-method="{re.escape(method)}">(.*?)</tr>', text)[1]
     found = {}

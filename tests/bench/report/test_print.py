@@ -96,7 +96,7 @@ SMALLEST = """() => {
 
 @pytest.fixture
 def paper(page, open_page):
-    """The page as wide as an A4 with its margins, with the styles of paper."""
+    """Open the page as wide as an A4 with its margins, with the styles of paper."""
     seen = open_page(page, width=718)
     seen.page.emulate_media(media="print")
     seen.page.evaluate("for (const part of document.querySelectorAll('#how details')) part.open = true")

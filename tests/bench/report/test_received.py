@@ -18,7 +18,7 @@ MODELS = {"AFIND+": [[20, 10, 12], [16, 10, 10]], "Gossip": [[5, 5, 5]]}
 
 @pytest.fixture
 def cells(tmp_path, make_run):
-    """The cells of the table by method and name."""
+    """Return the cells of the table by method and name."""
 
     def cells(without=()):
         runs = []

@@ -64,7 +64,7 @@ def test_mistakes_are_answered_by_one_sentence(tmp_path, make_run, capsys, monke
 
 @pytest.fixture
 def drawn(tmp_path, make_run):
-    """The figures of a run, by name."""
+    """Return the figures of a run, by name."""
     run = make_run(tmp_path / "drawn", np.full((3, 4), 0.5), [(r, 0, 1, 0.5, True, False) for r in range(3)])
     methods = find_methods([read_run(run)])
     return {figure.name: figure for figure in [*figures(methods), *linked_figures(methods)]}

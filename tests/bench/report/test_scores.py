@@ -96,7 +96,7 @@ RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "perce
 
 
 def regression(make_run, folder, errors, seed=0, received=1e6, running=False):
-    """A run folder of a regression, written by hand from one of classes."""
+    """Write the run folder of a regression by hand, from one of classes."""
     make_run(folder, errors, seed=seed, received=received)
     text = (folder / "metrics.csv").read_text().replace("test_acc", "test_rmse,test_rmse_worst10")
     lines = text.splitlines()

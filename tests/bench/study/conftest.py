@@ -34,7 +34,7 @@ accuracy: acc_last
 
 @pytest.fixture(autouse=True, scope="session")
 def equal_words_are_resolved_once():
-    """Most studies here ask dfl-fit what the same few words mean: its answer is kept for all tests.
+    """Keep the answers of dfl-fit for all tests, as most studies here resolve the same few words.
 
     Not where they mean files of the working folder, modules such as own_mine included; and a refusal is made each time.
     """
@@ -54,7 +54,7 @@ def equal_words_are_resolved_once():
 
 @pytest.fixture
 def study_of(tmp_path, monkeypatch):
-    """A study file in the folder in which the test works: the small one with other values for some keys."""
+    """Write the small study file, with other values for some keys, in the test's working folder."""
     monkeypatch.chdir(tmp_path)
 
     def study_of(**changes):
@@ -68,7 +68,7 @@ def study_of(tmp_path, monkeypatch):
 
 @pytest.fixture
 def planned(study_of, tmp_path):
-    """The plan of a small study."""
+    """Plan a small study."""
 
     def planned(scale=1.0, **changes):
         return make_plan(read_study_file(study_of(**changes)), tmp_path / "studies" / "small", scale)

@@ -39,7 +39,7 @@ def base_of(rounds):
 
 @pytest.fixture
 def one_cell(study_of):
-    """A study of one cell that has so many rounds; its plan in a folder."""
+    """Write a study of one cell with a number of rounds; return its plan in a folder."""
 
     def one_cell(rounds):
         study_of(base=base_of(rounds), columns={"IID": {}}, rows={"Gossip": {}})
@@ -50,7 +50,7 @@ def one_cell(study_of):
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A folder with the commands of SLURM: each notes its words in a file of its name."""
+    """Make a folder with the commands of SLURM: each notes its words in a file of its name."""
     tools = tmp_path / "tools"
     tools.mkdir()
     said = {"sbatch": f"Submitted batch job $((4710 + $(wc -l < {tools}/sbatch.txt)))", "srun": "", "scontrol": ""}
@@ -318,6 +318,6 @@ def test_local_executor_runs_all_cells_and_names_failures(study_of, capsys):
 
 
 def children_of(pid):
-    """The processes that a process has started (Linux)."""
+    """List the processes that a process has started (Linux)."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(number) for file in files for number in file.read_text().split()]

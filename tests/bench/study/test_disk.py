@@ -19,7 +19,7 @@ MB = 10**6
 
 
 def checkpoints(folder):
-    """Names in the folders of checkpoints, by cell."""
+    """List the names in the folders of checkpoints, by cell."""
     return {
         run.parents[1].name: sorted(f.name for f in (run / "checkpoints").glob("*")) for run in folder.glob("*/run/*")
     }

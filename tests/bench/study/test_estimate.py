@@ -16,7 +16,7 @@ ROWS = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3
 
 @pytest.fixture
 def timed(monkeypatch):
-    """The cells that are timed, each row costing its multiple of a column's seconds."""
+    """Record the cells that are timed; each row costs its multiple of a column's seconds."""
     timed = []
     seconds = {"A": 1.0, "B": 2.0, "C": 4.0, "IID": 10.0, "rotated": 30.0}
 

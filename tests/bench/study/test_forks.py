@@ -42,7 +42,7 @@ LONG = {**CONFIG, "trainer": {**CONFIG["trainer"], "max_rounds": 100_000, "check
 
 @pytest.fixture(scope="module")
 def server():
-    """One that has really imported the libraries, with two threads for its cells, also where tests have one."""
+    """Start a server that has really imported the libraries, with two threads for its cells, even if tests have one."""
     made = ForkServer(environment_of_a_cell(2))
     until(lambda: not made.is_loading())
     assert made.why_lost == ""
@@ -352,7 +352,7 @@ def with_a_thread():
 # --- which way --------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def asked(monkeypatch):
-    """A starter with a server that starts nothing real, and the ways that cells have gone."""
+    """Make a starter with a server that starts nothing real, and record how cells are started."""
     environment = {"A": "1", "DFL_DATA_ROOT": "data"}
     server = SimpleNamespace(
         environment=environment, why_lost="", is_loading=lambda: False, start=lambda *_: "fork", close=lambda: None
@@ -399,7 +399,7 @@ def test_cells_are_new_processes_on_request_or_other_systems(asked, monkeypatch,
 
 # --- a study ----------------------------------------------------------------------------------------------------------
 def begin():
-    """`dfl-study`, whose server is a fork of it."""
+    """Run `dfl-study` with a fork of it as its server."""
     fork_cells()
     study()
 

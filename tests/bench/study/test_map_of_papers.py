@@ -25,7 +25,7 @@ ROOT = os.environ.get("DFL_DATA_ROOT")
 
 
 def cut_down(content):
-    """One seed, one column, an epoch a round, few clients with few images, whatever rows and columns say."""
+    """Limit a study to one seed, one column, one epoch a round and few clients with few images."""
     column = next(name for name, settings in content["columns"].items() if MISSING not in (settings or {}))
     content |= {"columns": {column: content["columns"][column]}, "seeds": content.get("seeds", [0])[:1]}
     few = FEW if "per_class" in yaml.safe_dump(content) else {**FEW, "data.samples_per_client": 40}
@@ -41,7 +41,7 @@ def cut_down(content):
 
 @pytest.fixture(scope="module", autouse=True)
 def files_are_read_once():
-    """Torchvision checks and reads a data set's files each time: more than half of what a small cell takes."""
+    """Cache data sets, as torchvision checks and reads the files each time: most of the time of a small cell."""
     read = functools.cache(lambda kind, root, train: kind(root, train=train, download=False))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchvisionData, "_open", lambda self, train, download: read(self.dataset, self.root, train))

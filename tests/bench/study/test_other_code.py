@@ -78,7 +78,7 @@ def own(text):
 
 @pytest.fixture
 def trained(plan_of, pretend):
-    """The same with runs in all its cells, of the class as it is first."""
+    """Plan the same study with runs in all its cells, made with the class as it is first."""
     for cell in plan_of().distinct():
         pretend(cell, 0.5 + 0.25 * cell.seed, **({"code": own(MINE)} if cell.row == "Mine" else {}))
     return plan_of

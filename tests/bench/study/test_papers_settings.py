@@ -13,7 +13,7 @@ PAPERS = ("afind_", "panm_", "fdms_", "dpfl_")
 
 
 def merged(config, changes):
-    """Settings as a study's words change a config; options of a class are found without `init_args`."""
+    """Merge settings as a study's words change a config; options of a class are found without `init_args`."""
     for key, value in changes.items():
         *path, last = key.split(".")
         inside = config
@@ -43,7 +43,7 @@ def class_of(value):
 
 
 def partition(config):
-    """A partition in a few words: its class, and what makes it."""
+    """Describe a partition in a few words: its class, and what makes it."""
     found = config["data"].get("partition")
     if not isinstance(found, dict):
         return found
@@ -90,7 +90,7 @@ ACTUAL = {
 
 
 def differences(content, name):
-    """(setting, published value) of each setting in which some column of the study is not as its paper."""
+    """Find each (setting, published value) in which some column of the study differs from its paper."""
     about = WRITTEN["studies"][name]
     config = content["base"].get("config")
     base = {} if config is None else yaml.safe_load(Path(shipped("configs")[config]).read_text(encoding="utf-8"))

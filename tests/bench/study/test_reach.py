@@ -27,7 +27,7 @@ CURVES = {
 
 @pytest.fixture
 def curves(planned, pretend):
-    """A study whose runs have these scores in each round, and receive 1000 bytes in each."""
+    """Write a study whose runs have these scores in each round, and receive 1000 bytes in each."""
 
     def curves(of_runs, score="acc", **summary):
         rows = {row: {"selection.k": at} for at, row in enumerate(dict.fromkeys(row for row, _ in of_runs))}

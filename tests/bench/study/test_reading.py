@@ -25,7 +25,7 @@ accuracy: acc_last
 
 
 def by_hand(folder):
-    """Summaries of the finished runs, by the name of the cell's folder."""
+    """Read the summaries of the finished runs, by the name of the cell's folder."""
     found = {}
     for file in folder.glob("cells/*/run/*/summary.json"):
         summary = json.loads(file.read_text())
@@ -36,7 +36,7 @@ def by_hand(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, in_this_process):
-    """A real study of two seeds, in the folder in which the tests work."""
+    """Run a real study of two seeds, in the folder in which the tests work."""
     folder = tmp_path_factory.mktemp("trained")
     data = {"class_path": "Digits", "init_args": {"num_clients": 6, "samples_per_client": 30, "val_fraction": 0.2}}
     content = {**yaml.safe_load(SMALL), "rows": {"Gossip": {}}, "columns": {"IID": {"data": data}}, "seeds": [0, 1]}

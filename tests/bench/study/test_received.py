@@ -20,7 +20,7 @@ TRAFFIC = {
 
 @pytest.fixture
 def received(planned, pretend):
-    """A table of runs of which each round has its traffic; the cell Local, rotated is of an older library."""
+    """Make a table of runs with the given traffic in each round; the cell Local, rotated is of an older library."""
 
     def received(traffic):
         plan = planned(seeds=[0, 1])

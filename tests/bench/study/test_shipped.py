@@ -50,7 +50,7 @@ def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsy
 
 
 def cells_of(name):
-    """Number of places of the table, and of published numbers."""
+    """Count the places of the table, and the published numbers."""
     study = read_study_file(name)
     return len(study.pairs()), sum(map(len, study.published.values()))
 
@@ -142,7 +142,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def conditions_of(name, folder):
-    """Names of the conditions in which rows of a study differ, in any column."""
+    """Return the names of the conditions in which rows of a study differ, in any column."""
     found = unequal_rows(make_plan(read_study_file(name), folder)).values()
     return {condition for _, unequal in found for condition, _ in unequal}
 

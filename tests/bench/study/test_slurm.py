@@ -38,7 +38,7 @@ class Waiting(Monitor):
 
 @pytest.fixture(scope="module", autouse=True)
 def slurm():
-    """Threads are SLURM's to say, not those of a worker of the tests."""
+    """Let SLURM decide the number of threads instead of the test worker."""
     with pytest.MonkeyPatch.context() as patch, loopback_slurm():
         patch.delenv("OMP_NUM_THREADS", raising=False)
         yield
@@ -46,7 +46,7 @@ def slurm():
 
 @pytest.fixture
 def study(study_of):
-    """A study of cells of four cohorts, so many rounds each; where they are."""
+    """Write a study of cells of four cohorts with a number of rounds each; return a function that lists them."""
 
     def study(rounds, rows=("Gossip",), **base):
         trainer = {"max_rounds": rounds, "accelerator": "cpu", "cohorts": 4, "check_val_every_n_epoch": rounds}

@@ -21,7 +21,7 @@ ACCURACIES = {("Gossip", "IID"): [0.8, 0.84], ("Local", "IID"): [0.7, 0.72], ("G
 
 @pytest.fixture
 def filled(planned, pretend):
-    """A plan whose cells have these accuracies by row and column, a number a seed."""
+    """Make a plan whose cells have these accuracies by row and column, one number for each seed."""
 
     def filled(accuracies, **changes):
         plan = planned(**{"seeds": list(range(max(map(len, accuracies.values())))), **changes})
@@ -112,7 +112,7 @@ def test_rounding_errors_are_not_differences(filled):
 
 @pytest.fixture
 def with_seeds(filled, pretend):
-    """A table of a column whose rows have accuracies by seed."""
+    """Make a table of a column whose rows have accuracies by seed."""
 
     def with_seeds(by_row):
         rows = {row: {"selection.k": n} for n, row in enumerate(by_row)}

@@ -30,20 +30,20 @@ VALIDATED = {
 
 
 def values_of(config):
-    """The tuned options in a resolved config."""
+    """Return the tuned options in a resolved config."""
     rate = config["model"]["optimizer"]["init_args"]["lr"]
     return rate, config["model"]["batch_size"], config["selection"]["init_args"]["k"]
 
 
 def invented(config):
-    """A validation accuracy that depends on the options alone, best at lr = 0.1, batches of 8 and k = 3."""
+    """Compute a validation accuracy from the options alone, best at lr = 0.1, batches of 8 and k = 3."""
     rate, size, k = values_of(config)
     return 0.9 - 0.1 * abs(np.log10(rate) + 1) - 0.01 * abs(size - 8) + 0.02 * k
 
 
 @pytest.fixture
 def work(pretend):
-    """Trials as if they had been trained, and how often each was; they have no test data."""
+    """Pretend to train trials, and count how often each was trained; they have no test data."""
     done = []
 
     def work(cells):

@@ -29,7 +29,7 @@ FEW = ["--data.num_clients=8", "--trainer.accelerator=cpu", "--trainer.enable_pr
 
 @pytest.fixture
 def folder(tmp_path):
-    """A working folder with the files of the page; the study's base has fewer clients."""
+    """Make a working folder with the files of the page; the study's base has fewer clients."""
     ((_, code),) = (found for found in BLOCKS if found[0] == "python")
     ((_, study),) = (found for found in BLOCKS if found[0] == "yaml")
     folder = tmp_path / "work"

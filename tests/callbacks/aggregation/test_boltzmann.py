@@ -25,7 +25,7 @@ def softmax(losses, temperature):
 
 
 def received(run, round, sender, receiver):
-    """The sender's shared parameters with the receiver's personal ones, after training."""
+    """Combine the sender's shared parameters with the receiver's personal ones, after training."""
     layout = run.module.layout
     personal = layout.personal.mask(layout.width)
     return torch.where(personal, round.trained[receiver], round.trained[sender])
@@ -59,7 +59,7 @@ def test_own_weights_are_a_softmax_of_each_senders_smoothed_loss(gamma, start):
 
 # --- as printed -------------------------------------------------------------------------------------------------------
 def asked(run, round, rows, receiver, sender):
-    """The loss of the receiver's shared and the sender's personal parameters on the sender's data, by plain torch."""
+    """Compute by plain torch the loss on the sender's data of its personal and the receiver's shared parameters."""
     personal = run.module.layout.personal.mask(run.module.layout.width)
     return run.loss(torch.where(personal, rows[sender], rows[receiver]), sender)
 

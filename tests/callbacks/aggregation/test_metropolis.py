@@ -16,7 +16,7 @@ STILL = {**DOUBLE, "local_epochs": 0, "init": "independent"}
 
 
 def uneven_graph():
-    """A triangle with a tail: degrees 1, 2 and 3."""
+    """Build a triangle with a tail: degrees 1, 2 and 3."""
     return nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
 
 

@@ -26,7 +26,7 @@ def directed():
 
 
 def drained():
-    """Clients 1, 2 and 3 send to the pair of 0 and 4."""
+    """Build a graph where clients 1, 2 and 3 send to the pair of 0 and 4."""
     return nx.DiGraph([(4, 0), (0, 4), *((i, j) for i in (1, 2, 3) for j in (0, 4))])
 
 
@@ -43,7 +43,7 @@ def start(*policies, topology=None, lr=RATE, **model):
 
 
 def column_stochastic(graph, up):
-    """P[i, j]: what j gives to i; nx edges lead from sender to receiver."""
+    """Build the matrix P[i, j], the share that j gives to i; edges of networkx lead from sender to receiver."""
     p = np.zeros((5, 5))
     for j in range(5):
         if up[j]:

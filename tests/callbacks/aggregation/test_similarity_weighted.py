@@ -70,7 +70,7 @@ def test_cosines_above_alike_count_as_one():
 
 
 def local_work(run, number, owner, w, direction, lam):
-    """Plain SGD on the loss and the paper's term, by autograd."""
+    """Train by plain SGD on the loss and the paper's term, by autograd."""
     data, samples = run.data, run.data.train[owner]
     module = copy.deepcopy(run.module.network).double()
     torch.nn.utils.vector_to_parameters(w.clone(), module.parameters())

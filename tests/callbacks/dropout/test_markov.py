@@ -6,7 +6,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def outages(up):
-    """Lengths of the outages that began and ended within the rounds, over all clients."""
+    """Collect the lengths of outages that began and ended within the rounds, over all clients."""
     lengths = []
     for column in up.T.tolist():
         runs, since = [], None

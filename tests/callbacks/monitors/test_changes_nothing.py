@@ -24,7 +24,7 @@ HOOKS = [
 
 
 def doing(family, hook, body, **attributes):
-    """An object of a class of a user's own whose hook does something."""
+    """Make an object of a user's class whose hook runs the body."""
 
     def method(self, *args):
         body(*args)
@@ -47,13 +47,13 @@ class Remembering(cb.Gossip):
 
 @pytest.fixture(scope="module")
 def good(read_only_run):
-    """Models after so many rounds in which nothing is written."""
+    """Return the models after a number of rounds in which nothing is written."""
     return functools.cache(lambda rounds: read_only_run(rounds, policies=policies()).fit().rows)
 
 
 @pytest.fixture
 def refused(small_run, good):
-    """The one sentence that ends a run with this callback; its checkpoint has the models of complete rounds."""
+    """Return the one sentence that ends a run with this callback; its checkpoint has the models of complete rounds."""
 
     def go(callback, rounds=2):
         run = small_run(4, [callback], policies(), checkpoint_every=1)

@@ -35,7 +35,7 @@ SCENES = {
 
 
 def by_hand(run, rows):
-    """Distance, relative distance, and loss and accuracy of the mean model on all test samples."""
+    """Compute distance, relative distance, and loss and accuracy of the mean model on all test samples."""
     module, m = run.module, 6
     layout, data = module.layout, module.data.to("cpu")
     rows = rows.cpu().double()

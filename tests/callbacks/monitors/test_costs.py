@@ -32,7 +32,7 @@ DEVICES = {
 
 
 def numbers_of(round):
-    """(receiver, sender, models, parts, bytes) of a round, looked up pair by pair."""
+    """Look up (receiver, sender, models, parts, bytes) of a round pair by pair."""
     ledger, width = round.ledger, len(round.record.bank.layout.shared)
     for i in range(round.num_nodes):
         for j in range(round.num_nodes):
@@ -43,7 +43,7 @@ def numbers_of(round):
 
 
 def seconds_by_hand(round, sizes):
-    """The slowest client's seconds."""
+    """Compute the slowest client's seconds."""
     spent = dict.fromkeys(range(6), 0.0)
     epochs = sum(phase.duration.epochs for phase in round.phases)
     for i in round.jobs.owners.tolist():

@@ -134,7 +134,7 @@ def test_neighbour_metrics_of_runs_with_known_selections(start, make_clusters):
 # --- the substitution error -------------------------------------------------------------------------------------------
 @pytest.fixture
 def watched(start, trace):
-    """A run in which clients come and go by these lines, with the monitor or without."""
+    """Make a run with the monitor or without; the lines say which clients are active."""
 
     def _watched(lines, *more, topology="server", monitor=True, **settings):
         policies = [Gossip(k="all"), Uniform(**settings.pop("uniform", {})), trace(*lines.split(", ")), *more]

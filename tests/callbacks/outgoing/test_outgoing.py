@@ -70,7 +70,7 @@ def federation(start):
 
 # --- the federation in numpy ------------------------------------------------------------------------------------------
 def trained(row, x, y):
-    """Two steps of gradient descent of softmax regression."""
+    """Take two steps of gradient descent of softmax regression."""
     weight, bias = row[:15].reshape(3, 5).copy(), row[15:].copy()
     for _ in range(2):
         scores = x @ weight.T + bias
@@ -104,7 +104,7 @@ def noise_alone(update, client, round, memory):
 
 
 def in_four_bits(update, client, round, memory):
-    """QSGD, eq. 4 of the paper, in buckets of 7, 7 and 4 entries, with s = 7."""
+    """Quantise by QSGD, eq. 4 of the paper, in buckets of 7, 7 and 4 entries, with s = 7."""
     draws = torch.rand(18, generator=stream(0, "outgoing QSGD", round, client, 0), dtype=torch.float64).numpy()
     sent = np.zeros_like(update)
     for place, entry in enumerate(update):

@@ -40,7 +40,7 @@ class FedeRiCoByHand:
         self.plain, self.k, self.models, self.averages = plain, known, [plain.first] * 5, {}
 
     def round(self, fetched):
-        """E-step and M-step; `fetched` says whose models each client that is active fetches."""
+        """Perform E-step and M-step; `fetched` lists whose models each active client fetches."""
         weights = {}
         for i, others in fetched.items():
             for j in [*others, i] if others else []:

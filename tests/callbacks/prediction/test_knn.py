@@ -21,7 +21,7 @@ def softmax(scores):
 
 
 def voted(model, stored, x, k, scale, kernel):
-    """The votes for the classes of each sample, one after the other."""
+    """Count the votes for the classes of each sample, one after the other."""
     with torch.no_grad():
         memory, queries = model[:2](stored[0]).tolist(), model[:2](x).tolist()
     found = []
@@ -61,7 +61,7 @@ def check(run, plain, models, weight=0.5, **options):
 
 
 def chosen(plain, model, client, **options):
-    """The weight with the most right answers on validation data, then the lowest loss, then the lowest."""
+    """Choose the weight with most right answers on validation data, then the lowest loss, then the lowest weight."""
 
     def quality(weight):
         probabilities = predicted(plain, model, client, "val", weight, **options)

@@ -26,7 +26,7 @@ def close(tensor, numbers, atol=5e-7):
 
 @pytest.fixture
 def of_given_layers(start, make_data):
-    """A round of clients that do not train and whose feature layers hold these numbers."""
+    """Run a round of clients that do not train and whose feature layers hold these numbers."""
 
     def _of(proxies, *policies, **settings):
         clients = len(proxies)

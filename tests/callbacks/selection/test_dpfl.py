@@ -21,7 +21,7 @@ SIZES = [12, 6, 9, 15, 6, 12]
 
 @pytest.fixture
 def dpfl(start, make_data):
-    """A run of DPFL; its clients have different numbers of samples, a third of them for validation."""
+    """Make a run of DPFL; its clients have different numbers of samples, a third of them for validation."""
 
     def _dpfl(*more, topology="complete", rounds=4, data=None, aggregation=None, model=None, **options):
         options = {"budget": 3, "initial_epochs": 2, **options}
@@ -39,7 +39,7 @@ def with_budgets(budgets):
 
 
 def recorded(run):
-    """Every call of the engine's evaluation from here on: (number of references, split)."""
+    """Record every later call of the engine's evaluation: (number of references, split)."""
     calls, evaluate = [], run.module.engine.evaluate
 
     def record(references, split):
@@ -60,7 +60,7 @@ def mean(run, rows, members, shares):
 
 
 def greedy(run, round, k, candidates, limit, shares):
-    """Algorithm 2 of the paper, one client and one candidate after the other, with sets of models."""
+    """Perform algorithm 2 of the paper, one client and one candidate after the other, with sets of models."""
 
     def drawn(j, what):
         return float(uniform(torch.tensor(k), torch.tensor(j), stream_seed(0, f"DPFL {what}", round.index)))

@@ -35,13 +35,13 @@ def loss_of(run, row, owner):
 
 
 def value_of(run, w0, model, owner):
-    """Equation 4 without the cut at 0."""
+    """Compute equation 4 without the cut at 0."""
     distance = float(torch.linalg.vector_norm(model - w0))
     return (loss_of(run, w0, owner) - loss_of(run, model, owner)) / distance if distance else 0.0
 
 
 def by_hand(run, before, w, values):
-    """Equation 3: the new model of a client, from (model, value) pairs."""
+    """Compute equation 3, the new model of a client, from (model, value) pairs."""
     positive = [(model, value) for model, value in zip(w, values, strict=True) if value > 0]
     total = sum(value for _, value in positive)
     return before + sum(value / total * (model - before) for model, value in positive) if positive else before

@@ -55,7 +55,7 @@ def test_trace_and_entries_follow_their_formulas():
 
 
 def joined_by_hand(distances, threshold, weighted):
-    """The nearest two clusters are joined as long as they are near enough; distances by their definitions."""
+    """Join the nearest two clusters as long as they are near enough; distances follow their definitions."""
     groups, between = [[i] for i in range(len(distances))], {}
     for i in range(len(distances)):
         for j in range(i):

@@ -24,7 +24,7 @@ from dfl_lightning.utils.storage.shipped_files import shipped
 
 
 def short(**settings):
-    """Two rounds of stage one; matchings in rounds 3, 5, 7 ..., counted from 0."""
+    """Make PANM with two rounds of stage one and matchings in rounds 3, 5, 7 ..., counted from 0."""
     return PANM(**{"k": 2, "l": 2, "stage_one": 2, "tau": 2, **settings})
 
 

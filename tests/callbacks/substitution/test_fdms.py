@@ -27,7 +27,7 @@ from dfl_lightning.utils.errors import UserError
 
 @pytest.fixture
 def at_a_server(start, trace):
-    """A run of all clients at a server, those of `lines` being up."""
+    """Make a run of all clients under a server; `lines` say which clients are active."""
 
     def _start(lines, *more, eta=1.0, rounds=50, **settings):
         policies = Gossip(k="all"), Uniform(server_step=eta), trace(*lines.split(", "))
@@ -94,7 +94,7 @@ def test_friends_and_dropped_clients_cost_no_messages(at_a_server):
 
 # --- candidates -------------------------------------------------------------------------------------------------------
 def naive_candidate_server(run, lines, theta_scale, beta, rounds):
-    """FL-FDMS section 5.3 with sets: what each round compares, who is whose friend, who is left."""
+    """Perform FL-FDMS section 5.3 with sets: return each round's comparisons, friends and remaining candidates."""
     m, w = run.clients, run.clients
     R, N = np.zeros((m, m)), np.zeros((m, m), dtype=int)
     C = [set(range(m)) - {k} for k in range(m)]
@@ -229,7 +229,7 @@ def test_scores_of_observed_pairs_are_shown_of_few_clients(at_a_server, monkeypa
 # --- without a server -------------------------------------------------------------------------------------------------
 @pytest.fixture
 def among_clients(start, trace):
-    """A run of clients that learn from their neighbours, those of `lines` being up."""
+    """Make a run of clients that learn from their neighbours; `lines` say which clients are active."""
 
     def _start(lines, *more, selection=None, **settings):
         return start(selection or Gossip(k="all"), Uniform(), trace(*lines.split(", ")), *more, **settings)
@@ -248,7 +248,7 @@ class Sent(Monitor):
 
 
 def naive_receivers(run, sent):
-    """Each receiver by itself: what it has seen of others so far, and the mean of those that it mixes."""
+    """Compute each receiver by itself: the scores that it has seen so far, and the mean of the models that it mixes."""
     m = run.clients
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
     for round in run.rounds:
