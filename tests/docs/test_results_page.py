@@ -72,7 +72,7 @@ def test_every_table_has_its_numbers_as_csv(name):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_pages_do_not_promise_tests_with_too_few_seeds(name):
+def test_pages_claim_no_tests_with_too_few_seeds(name):
     for head, lines in tables((DOCS / f"results/{name}.md").read_text(encoding="utf-8")):
         if head[-1] == "seeds needed":
             columns = [line[0] for line in lines]

@@ -96,7 +96,7 @@ class Ended:
         (signal.SIGKILL, -9, "ended: 0/4 cells done", None),
         (signal.SIGINT, 130, "dfl-study: note: each\ndfl-study: stopped by SIGINT; 0 of 4 cells are done", None),
         (signal.SIGTERM, 143, "", "it should say"),
-        (signal.SIGINT, 143, "dfl-study: stopped by SIGINT; go on", "exit code 143"),
+        (signal.SIGINT, 143, "dfl-study: stopped by SIGINT; resume it", "exit code 143"),
         (signal.SIGKILL, -9, "Traceback (most recent call last):", "is not understood"),
         (signal.SIGKILL, -9, "Local, IID, seed 0: failed: it", "is not understood"),
     ],

@@ -20,7 +20,7 @@ from dfl_lightning.utils.memory import size
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Finish a run of six clients, some with images upside down, with validation and test data."""
+    """Finish a run of six clients that drop out at times, with validation and test data."""
     return make(tmp_path_factory.mktemp("run"))
 
 
