@@ -1,4 +1,4 @@
-"""Which methods are compared over which seeds: means over different seeds are different tasks' means."""
+"""Choice of the methods that are compared, and of the seeds: means over different seeds cannot be compared."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Comparable:
     """Rows of a column, or methods of a task, that all have the same seeds.
 
     Attributes:
-        means: of each row over these seeds.
-        seeds: that all these rows have.
+        means: mean of each row over these seeds.
+        seeds: seeds that all these rows have.
         others: rows that have numbers, but not all these seeds; none of them can be the best.
-        same_seeds: whether all rows have these seeds and no others.
-        lower_is_better: the best row has the lowest mean.
+        same_seeds: True if all rows have these seeds and no others.
+        lower_is_better: True if the best row has the lowest mean.
     """
 
     means: dict[str, float]
@@ -29,44 +29,40 @@ class Comparable:
 
     @property
     def best(self) -> str:
-        """The row with the best mean; the first of equal ones."""
+        """The row with the best mean; the first one of equal rows."""
         sign = -1 if self.lower_is_better else 1
         return max(self.means, key=lambda row: sign * rounded(self.means[row]))
 
     def is_best(self, row: str) -> bool:
-        """Whether a row's mean is the best one, alone or with others.
-
-        Args:
-            row: of the table.
-        """
+        """Return True if the row's mean is the best one, or equal to it."""
         return row in self.means and rounded(self.means[row]) == rounded(self.means[self.best])
 
 
 def over_common_seeds(values: Mapping[str, Mapping[Any, float]], lower_is_better: bool = False) -> Comparable | None:
-    """The rows and seeds of a column that use most of its cells; None of a column without numbers.
+    """Choose the rows and the common seeds of a column that use most of its cells; None if it has no numbers.
 
-    Rows are added from the one with most seeds to the one with fewest; of the seeds that all of them have, and of all
-    rows that have these, the choice with most cells is taken.
+    Rows are added one by one, from the row with most seeds to the row with fewest. Each step gives a choice: the seeds
+    that the added rows have in common, and all rows that have these seeds. The choice with most cells is taken.
 
     Args:
-        values: numbers by row and seed; a seed may be a number, or what else two runs share that are paired.
-        lower_is_better: as of a variance.
+        values: numbers by row and seed; instead of a seed, the key may be anything that is equal in paired runs.
+        lower_is_better: True for numbers such as a variance.
 
     Examples:
-        >>> found = over_common_seeds({"A": {0: 80.0, 1: 82.0}, "B": {0: 70.0, 1: 71.0}, "C": {7: 99.0}})
-        >>> found.means, found.seeds, found.others
+        >>> comparable = over_common_seeds({"A": {0: 80.0, 1: 82.0}, "B": {0: 70.0, 1: 71.0}, "C": {7: 99.0}})
+        >>> comparable.means, comparable.seeds, comparable.others
         ({'A': 81.0, 'B': 70.5}, [0, 1], ['C'])
     """
-    known = {row: of for row, of in values.items() if of}
-    if not known:
+    filled = {row: by_seed for row, by_seed in values.items() if by_seed}
+    if not filled:
         return None
     common: list[Any] | None = None
     choices = []
-    for row in sorted(known, key=lambda row: -len(known[row])):
-        common = [seed for seed in known[row] if common is None or seed in common]
-        choices.append(([row for row in known if all(seed in known[row] for seed in common)], common))
+    for row in sorted(filled, key=lambda row: -len(filled[row])):
+        common = [seed for seed in filled[row] if common is None or seed in common]
+        choices.append(([row for row in filled if all(seed in filled[row] for seed in common)], common))
     rows, seeds = max((choice for choice in choices if choice[1]), key=lambda choice: len(choice[0]) * len(choice[1]))
-    means = {row: spread([known[row][seed] for seed in seeds]).mean for row in rows}
-    others = [row for row in known if row not in means]
-    same_seeds = all(len(of) == len(seeds) for of in known.values()) and not others
+    means = {row: spread([filled[row][seed] for seed in seeds]).mean for row in rows}
+    others = [row for row in filled if row not in means]
+    same_seeds = all(len(by_seed) == len(seeds) for by_seed in filled.values()) and not others
     return Comparable(means, seeds, others, same_seeds, lower_is_better)

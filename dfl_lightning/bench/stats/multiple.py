@@ -1,10 +1,11 @@
-"""Comparisons of several methods with the best of them, which the same numbers have chosen.
+"""Comparisons of several methods with the best one, which is chosen by the same numbers.
 
-Among k equal methods some pair differs by chance all the more often the more methods there are, and the one that seems
-best is chosen for being above the others. Therefore all k (k - 1) / 2 pairs count, not the k - 1 of the best. Each pair
-has a paired t-test with a variance of its own, since methods differ in their noise, and the tests are adjusted by a
-closed procedure (Marcus, Peritz and Gabriel 1976) that tests each set of m methods by Bonferroni over its m (m - 1) / 2
-pairs. So at most 5 % of pages call a method lower that is equal to the best one; docs/reports.md has simulations.
+The more methods there are, the more often some pair of equal methods differs by chance, and the method that seems best
+was chosen because it is above the others. Therefore the tests are adjusted for all k (k - 1) / 2 pairs of k methods,
+not only for the k - 1 pairs with the best one. Each pair has a paired t-test with its own variance, since methods
+differ in their noise. A closed procedure adjusts the tests (Marcus, Peritz and Gabriel 1976): it tests each set of m
+methods by Bonferroni over its m (m - 1) / 2 pairs. So at most 5 % of pages call a method worse that is equal to the
+best one; docs/reports.md has simulations.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from dfl_lightning.bench.stats.statistics import LEVEL, SIGNIFICANT, Interval, p
 Key = TypeVar("Key", bound=Hashable)
 
 LARGEST_T = 10.0
-"""No difference is judged with so few seeds that its t would have to be larger: it would rest on the variance of two or
-three numbers."""
+"""Largest critical t of a test: with so few seeds that t must exceed this, a difference is not judged, since it would
+rest on the variance of two or three numbers."""
 
 
 def p_of(difference: Interval) -> float:
-    """Return the two-sided p of the t-test whose interval is given; 1 with one pair.
+    """Compute the two-sided p of the t-test from its 95 % interval; 1 with one pair.
 
     Args:
-        difference: of two methods, paired by seed.
+        difference: mean difference of two methods, paired by seed, with its interval.
 
     Examples:
         >>> round(p_of(Interval(2.0, 0.0, 4.0, 5)), 4)
@@ -46,11 +47,11 @@ def p_of(difference: Interval) -> float:
 
 
 def simultaneous(difference: Interval, methods: int) -> Interval:
-    """Widen an interval so that the intervals of all pairs of methods hold together with 95 % (Bonferroni).
+    """Compute the simultaneous interval: with 95 % the intervals of all pairs of methods hold at once (Bonferroni).
 
     Args:
-        difference: of two of the methods, with the interval of this pair alone.
-        methods: that are compared.
+        difference: mean difference of two of the methods, with the interval of this pair alone.
+        methods: number of methods that are compared.
 
     Examples:
         >>> wide = simultaneous(Interval(2.0, 0.0, 4.0, 5), 3)
@@ -65,10 +66,10 @@ def simultaneous(difference: Interval, methods: int) -> Interval:
 
 
 def least_seeds(methods: int) -> int:
-    """Return the number of common seeds from which on differences between so many methods are judged.
+    """Return the least number of common seeds with which differences are judged; see `LARGEST_T`.
 
     Args:
-        methods: that are compared with each other.
+        methods: number of methods that are compared with each other.
 
     Examples:
         >>> [least_seeds(methods) for methods in (2, 3, 6, 10, 30)]
@@ -79,10 +80,13 @@ def least_seeds(methods: int) -> int:
 
 
 def judged_among(differences: Mapping[Key, Interval]) -> list[Key]:
-    """Return the methods whose difference to the best one is judged: those with enough common seeds for their number.
+    """List the methods whose difference to the best one is judged.
+
+    Each of them has at least `least_seeds` seeds in common with the best one; the fewer methods are judged, the fewer
+    seeds that takes. Therefore those with fewest seeds are left out until the others have enough.
 
     Args:
-        differences: to the best method, by method.
+        differences: difference to the best method, by method.
 
     Examples:
         >>> judged_among({"A": Interval(1.0, 0.0, 2.0, 5), "B": Interval(1.0, None, None, 1)})
@@ -95,5 +99,10 @@ def judged_among(differences: Mapping[Key, Interval]) -> list[Key]:
 
 
 def _quantile(count: int, level: float) -> float:
-    """Return the t that |t| exceeds with a probability, for the mean of `count` numbers."""
+    """Return the two-sided critical t for the mean of `count` numbers.
+
+    Args:
+        count: number of values.
+        level: probability that |t| exceeds the result.
+    """
     return float(stdtrit(count - 1, 1 - level / 2)) if count > 1 else math.inf

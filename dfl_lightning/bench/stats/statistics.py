@@ -1,7 +1,7 @@
-"""The statistics of tables and of the report: seeds are the replications, never clients, and differences are paired.
+"""Statistics of tables and of the report: the replications are seeds, never clients, and differences are paired.
 
-Pure functions of lists of accuracies; scipy has the distributions and the tests. `scipy.stats` takes a second to
-import, therefore the functions that need it import it themselves.
+These are pure functions of lists of scores; distributions and tests come from scipy. Functions that need
+`scipy.stats` import it themselves, since the import takes a second.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from scipy.special import stdtrit
 
 SIGNIFICANT = 0.05
-"""An adjusted p below this is marked."""
+"""A difference is significant if its adjusted p is below this."""
 DIGITS = 11
-"""To so many, of the largest of them, scores are compared: what differs by less differs by rounding errors."""
+"""Significant digits of the largest score to which scores are compared; what is smaller is a rounding error."""
 LEAST_COLUMNS = 5
-"""Tasks from which on methods are compared over all of them."""
+"""Least number of columns (tasks) for a comparison of methods over all columns."""
 MOST_SIGNS = 2**16
-"""Choices of signs that the sign-flip test tries: all of them up to 16 seeds, of more seeds as many drawn ones."""
+"""Choices of signs that the sign-flip test tries: all 2^n up to 16 seeds; with more seeds, this many random ones."""
 LEVEL = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Spread:
     """A mean over seeds.
 
     Attributes:
-        mean: NaN where nothing is known.
+        mean: NaN without values.
         sd: standard deviation (n - 1); None with fewer than two seeds.
-        count: seeds.
+        count: number of seeds.
     """
 
     mean: float
@@ -46,10 +46,10 @@ class Interval:
     """The mean of paired differences of two methods, and its 95 % confidence interval by Student's t.
 
     Attributes:
-        mean: over seeds.
-        low: end of the interval; None with one seed.
-        high: the other end.
-        count: seeds that both have.
+        mean: mean difference over seeds.
+        low: lower end of the interval; None with one seed.
+        high: upper end of the interval; None with one seed.
+        count: number of seeds that both methods have.
     """
 
     mean: float
@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """True if the interval does not contain 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -68,9 +68,9 @@ class Difference(Interval):
     """An interval with a test.
 
     Attributes:
-        p: of the exact sign-flip test; None with too few seeds for any p below `SIGNIFICANT`, even of a single test.
-        seeds_needed: seeds with which the t-test would tell the two apart among as many rows as there are, if mean and
-            spread stayed, and the sign-flip test could; None: not known.
+        p: p of the exact sign-flip test; None with too few seeds for any p below `SIGNIFICANT`, even of a single test.
+        seeds_needed: number of seeds with which the difference would be significant among all rows of the table, if
+            mean and standard deviation stayed as they are; None if unknown. See the function `seeds_needed`.
     """
 
     p: float | None
@@ -78,24 +78,24 @@ class Difference(Interval):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of the finite numbers among the values.
+    """Compute mean and standard deviation of the finite values; the others are left out.
 
     Examples:
         >>> spread([1.0, 2.0, 3.0]), spread([1.0, math.nan])
         (Spread(mean=2.0, sd=1.0, count=3), Spread(mean=1.0, sd=None, count=1))
     """
-    known = [float(value) for value in values if math.isfinite(value)]
-    if not known:
+    finite = [float(value) for value in values if math.isfinite(value)]
+    if not finite:
         return Spread(math.nan, None, 0)
-    sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return Spread(math.fsum(known) / len(known), sd, len(known))
+    sd = float(np.std(finite, ddof=1)) if len(finite) > 1 else None
+    return Spread(math.fsum(finite) / len(finite), sd, len(finite))
 
 
 def spread_of_all(values: Sequence[float]) -> Spread:
     """Compute mean and standard deviation; NaN if a value is not finite, since the others alone would look better.
 
     Args:
-        values: a mean over clients of each seed, NaN or infinite where that of a client is not finite.
+        values: for each seed the mean over clients; NaN or infinite if a client's value is not finite.
 
     Examples:
         >>> spread_of_all([1.0, math.nan])
@@ -105,11 +105,11 @@ def spread_of_all(values: Sequence[float]) -> Spread:
 
 
 def rounded(value: float, scale: float | None = None) -> float:
-    """A score, or a difference of two, without what rounding errors add; see `DIGITS`.
+    """Round a score, or a difference of two scores, so that rounding errors vanish; see `DIGITS`.
 
     Args:
-        value: to round; what is not finite stays.
-        scale: size of the scores that `value` comes from; None: its own.
+        value: returned as it is if not finite.
+        scale: magnitude of the scores that `value` was computed from; default: that of `value`.
 
     Examples:
         >>> 100 * 0.57 == 57, rounded(100 * 0.57) == 57
@@ -120,30 +120,30 @@ def rounded(value: float, scale: float | None = None) -> float:
     size = abs(value if scale is None else scale)
     if not math.isfinite(value) or not math.isfinite(size) or size == 0:
         return value
-    return round(value, DIGITS - 1 - math.floor(math.log10(size))) + 0.0  # no -0.0
+    return round(value, DIGITS - 1 - math.floor(math.log10(size))) + 0.0  # turns -0.0 into 0.0
 
 
 def differences(pairs: Sequence[tuple[float, float]]) -> list[float]:
-    """First minus second of each pair of finite numbers, without what rounding errors add.
+    """Subtract the second from the first number of each finite pair, without rounding errors.
 
     Examples:
         >>> differences([(0.7 + 0.1, 0.8), (0.3, 0.1), (math.nan, 1.0)])
         [0.0, 0.2]
     """
-    found = [pair for pair in pairs if all(map(math.isfinite, pair))]
-    scale = max((abs(value) for pair in found for value in pair), default=0.0)
-    return [rounded(a - b, scale) for a, b in found]
+    finite = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    scale = max((abs(value) for pair in finite for value in pair), default=0.0)
+    return [rounded(a - b, scale) for a, b in finite]
 
 
 def least_p(replications: int, comparisons: int = 1) -> float:
-    """The smallest adjusted p that a two-sided exact test of signs can have.
+    """Compute the smallest adjusted p that a two-sided exact test of signs can have.
 
-    The 2^n choices of signs are equally likely where there is no difference, and two of them are the most extreme;
-    the adjustment multiplies the smallest p by the number of tests. True of the sign-flip test and of Wilcoxon's.
+    Without a difference all 2^n choices of signs are equally likely, and two of them are the most extreme. The
+    adjustment multiplies the smallest p by the number of tests. This holds for the sign-flip test and for Wilcoxon's.
 
     Args:
-        replications: n, seeds or columns.
-        comparisons: tests that are adjusted together.
+        replications: n, the number of seeds or columns.
+        comparisons: number of tests that are adjusted together.
 
     Examples:
         >>> least_p(6), least_p(6, comparisons=2)
@@ -153,10 +153,10 @@ def least_p(replications: int, comparisons: int = 1) -> float:
 
 
 def least_replications(comparisons: int = 1) -> int:
-    """The least number of seeds, or of columns, with which one of so many tests can be significant.
+    """Return the least number of seeds, or of columns, with which an exact test of signs can be significant.
 
     Args:
-        comparisons: tests that are adjusted together.
+        comparisons: number of tests that are adjusted together.
 
     Examples:
         >>> [least_replications(comparisons) for comparisons in (1, 2, 3, 4, 7)]
@@ -166,17 +166,17 @@ def least_replications(comparisons: int = 1) -> int:
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of a mean, by Student's t; None with fewer than two values.
+    """Compute the 95 % confidence interval of a mean by Student's t; None with fewer than two finite values.
 
     Examples:
         >>> t_interval([1.0, 2.0, 3.0])
         (-0.484..., 4.484...)
     """
-    found = spread(values)
-    if found.sd is None:
+    of_values = spread(values)
+    if of_values.sd is None:
         return None
-    half = _half_width(found.sd, found.count)
-    return found.mean - half, found.mean + half
+    half = _half_width(of_values.sd, of_values.count)
+    return of_values.mean - half, of_values.mean + half
 
 
 def _half_width(sd: float, count: int, outside: float = SIGNIFICANT) -> float:
@@ -184,14 +184,17 @@ def _half_width(sd: float, count: int, outside: float = SIGNIFICANT) -> float:
 
     Args:
         sd: standard deviation of the values.
-        count: their number.
-        outside: probability that the interval does not hold the mean.
+        count: number of values.
+        outside: probability that the interval does not contain the mean.
     """
     return float(stdtrit(count - 1, 1 - outside / 2)) * sd / math.sqrt(count)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
-    """Two-sided p of the exact sign-flip test: all 2^n signs are equally likely where there is no difference.
+    """Compute the two-sided p of the exact sign-flip test; 1 with fewer than two differences.
+
+    Without a difference between the methods, all 2^n choices of signs are equally likely. With more than `MOST_SIGNS`
+    choices the test draws that many of them, always the same ones.
 
     Examples:
         >>> sign_flip_p([1.0, 2.0, 3.0]), sign_flip_p([1.0, 1.0, 1.0, 1.0, 1.0])
@@ -202,19 +205,19 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     if len(differences) < 2:
         return 1.0
     sample = (np.asarray(differences, dtype=np.float64),)
-    found = permutation_test(
+    test = permutation_test(
         sample, np.sum, permutation_type="samples", n_resamples=MOST_SIGNS, batch=4096, random_state=0
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """First minus second of each pair, with the interval of the mean; None without a pair of finite numbers.
+    """Compute the mean of first minus second over pairs, with its 95 % interval; None without a finite pair.
 
-    The standard deviation is at least that of rounding the scores to their step.
+    The standard deviation is at least that of rounding the scores to their step, see `_step`.
 
     Args:
-        pairs: accuracies of two methods, a pair a seed.
+        pairs: scores of two methods, a pair for each seed.
 
     Examples:
         >>> paired_interval([(3.0, 1.0), (5.0, 2.0), (7.0, 3.0)])
@@ -227,22 +230,23 @@ def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     values = differences(pairs)
     if not values:
         return None
-    found = spread(values)
-    if found.sd is None:
-        return Interval(found.mean, None, None, 1)
-    least = _step(pairs) / math.sqrt(6) if found.mean else 0.0
-    half = _half_width(max(found.sd, least), found.count)
-    return Interval(found.mean, found.mean - half, found.mean + half, found.count)
+    of_values = spread(values)
+    if of_values.sd is None:
+        return Interval(of_values.mean, None, None, 1)
+    least = _step(pairs) / math.sqrt(6) if of_values.mean else 0.0
+    half = _half_width(max(of_values.sd, least), of_values.count)
+    return Interval(of_values.mean, of_values.mean - half, of_values.mean + half, of_values.count)
 
 
 def _step(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the smallest step between two of all scores, 0 where each method has the same score with every seed.
+    """Return the smallest difference between two different scores; 0 if no method's score varies over seeds.
 
-    Scores of few test samples are multiples of a step. Of three equal differences the standard deviation is 0, but not
-    what is known of them: each of the two scores was rounded, which alone has a standard deviation of step / sqrt(12).
+    Scores on few test samples are multiples of a step. Three equal differences have a standard deviation of 0, although
+    they are not known exactly: each of the two scores was rounded, which alone has a standard deviation of
+    step / sqrt(12).
 
     Examples:
-        >>> _step([(0.80, 0.799), (0.85, 0.849), (0.90, 0.899)])  # of methods that vary together, not 0.05
+        >>> _step([(0.80, 0.799), (0.85, 0.849), (0.90, 0.899)])  # over both methods, not within one (0.05)
         0.001
     """
     columns = [{value for value in column if math.isfinite(value)} for column in zip(*pairs, strict=True)]
@@ -254,32 +258,32 @@ def _step(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float], rows: int = 2) -> Difference | None:
-    """First minus second, over the seeds that both have; None where there is no such seed.
+    """Compare two rows over the seeds that both have: first minus second, with a test; None without such a seed.
 
     Args:
-        first: accuracy by seed, in percent.
-        second: likewise.
-        rows: that are compared with each other, these two among them.
+        first: score of the first row by seed.
+        second: score of the second row by seed.
+        rows: number of rows that are compared with each other, including these two.
     """
     pairs = [(first[seed], second[seed]) for seed in first if seed in second]
-    found = paired_interval(pairs)
-    if found is None:
+    interval = paired_interval(pairs)
+    if interval is None:
         return None
     values = differences(pairs)
     sd = spread(values).sd
     p = sign_flip_p(values) if len(values) >= least_replications() else None
-    needed = None if sd is None else seeds_needed(found.mean, sd, rows * (rows - 1) // 2)
-    return Difference(**vars(found), p=p, seeds_needed=needed)
+    needed = None if sd is None else seeds_needed(interval.mean, sd, rows * (rows - 1) // 2)
+    return Difference(**vars(interval), p=p, seeds_needed=needed)
 
 
 def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000) -> int | None:
-    """The least number of seeds with which the t-test is significant, and the sign-flip test can be.
+    """Estimate the least number of seeds for a significant t-test with which the sign-flip test can be significant too.
 
     Args:
-        mean: of the differences.
-        sd: their standard deviation.
-        comparisons: differences that are tested together.
-        most: seeds to consider; where these are too few, the answer is None.
+        mean: mean of the paired differences, assumed to stay.
+        sd: standard deviation of the differences, assumed to stay.
+        comparisons: number of tests that are adjusted together.
+        most: largest number of seeds to consider; if that is too few, the result is None.
 
     Examples:
         >>> seeds_needed(1.0, 1.0), seeds_needed(5.0, 1.0), seeds_needed(5.0, 1.0, comparisons=4)
@@ -294,7 +298,7 @@ def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000)
 
 
 def pairs_among(methods: int) -> int:
-    """Return the number of pairs among some methods.
+    """Return the number of pairs of different methods.
 
     Examples:
         >>> pairs_among(2), pairs_among(10)
@@ -304,24 +308,25 @@ def pairs_among(methods: int) -> int:
 
 
 def adjusted(ps: Sequence[float]) -> list[float]:
-    """Adjust the p of comparisons with the best of several methods, in their order.
+    """Adjust the p values of comparisons with the best of k methods; the order stays.
 
-    A method is told apart from the best where its adjusted p is below 0.05. In order of p, the first comparison counts
-    for all pairs of k methods, the next one for those of the k - 1 methods that are left, and so on.
+    A method differs significantly from the best one if its adjusted p is below 0.05. The smallest p is multiplied by
+    the number of pairs of k methods, the next one by that of k - 1 methods, and so on; none is adjusted to less than
+    the one before it.
 
     Args:
-        ps: of the other methods, one less than there are methods.
+        ps: p of each of the k - 1 other methods.
 
     Examples:
         >>> [round(p, 4) for p in adjusted([0.03, 0.004, 0.01])]
         [0.03, 0.024, 0.03]
     """
     methods, highest = len(ps) + 1, 0.0
-    order, found = sorted(range(len(ps)), key=lambda at: ps[at]), [1.0] * len(ps)
-    for rank, at in enumerate(order):
-        highest = max(highest, min(1.0, pairs_among(methods - rank) * ps[at]))
-        found[at] = highest
-    return found
+    order, results = sorted(range(len(ps)), key=lambda index: ps[index]), [1.0] * len(ps)
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, pairs_among(methods - rank) * ps[index]))
+        results[index] = highest
+    return results
 
 
 @dataclass(frozen=True)
@@ -329,8 +334,8 @@ class Agreement:
     """Kendall's tau-b of two orders of the same rows.
 
     Attributes:
-        tau: -1 to 1.
-        n: rows that both have.
+        tau: from -1 to 1.
+        n: number of rows that both orders have.
     """
 
     tau: float
@@ -338,11 +343,14 @@ class Agreement:
 
 
 def agreement(published: Mapping[str, float], measured: Mapping[str, float]) -> Agreement | None:
-    """Kendall's tau of the published and the measured order of rows; None with fewer than two rows or equal values.
+    """Compute Kendall's tau of the published and the measured order of rows.
 
     Args:
-        published: accuracy by row.
-        measured: accuracy by row.
+        published: score by row.
+        measured: score by row.
+
+    Returns:
+        The agreement; None with fewer than two common rows, or if all published or all measured scores are equal.
     """
     from scipy.stats import kendalltau
 
@@ -357,14 +365,14 @@ def agreement(published: Mapping[str, float], measured: Mapping[str, float]) -> 
 
 @dataclass(frozen=True)
 class Overall:
-    """A comparison of rows over several columns, of which each counts once.
+    """A comparison of rows over several columns; each column counts once.
 
     Attributes:
         ranks: mean rank of each row, 1 = best.
-        p: of Friedman's test that all rows are alike; None of two rows.
+        p: p of Friedman's test that all rows are alike; None with two rows.
         against_best: p of Wilcoxon's signed-rank test of each other row with the best, adjusted for all pairs of rows.
         best: the row with the best mean rank.
-        columns: number of them.
+        columns: number of columns.
     """
 
     ranks: dict[str, float]
@@ -375,11 +383,11 @@ class Overall:
 
 
 def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = False) -> Overall | None:
-    """Compare rows over columns; None of fewer than two rows or `LEAST_COLUMNS` columns.
+    """Compare rows over columns by ranks; None with fewer than two rows or fewer than `LEAST_COLUMNS` columns.
 
     Args:
-        means: each row's mean in each column, the same columns for all.
-        lower_is_better: as of a variance.
+        means: mean of each row in each column; all rows have the same columns.
+        lower_is_better: True for numbers such as a variance.
     """
     from scipy.stats import rankdata
 
@@ -389,18 +397,18 @@ def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = F
         return None
     ranks = rankdata(table if lower_is_better else -table, axis=0).mean(axis=1)
     best = int(np.argmin(ranks))
-    others = [at for at in range(len(rows)) if at != best]
-    pairs = [wilcoxon_p(differences([*zip(table[best], table[at], strict=True)])) for at in others]
-    against = {rows[at]: value for at, value in zip(others, adjusted(pairs), strict=True)}
+    others = [row for row in range(len(rows)) if row != best]
+    ps = [wilcoxon_p(differences([*zip(table[best], table[row], strict=True)])) for row in others]
+    against = {rows[row]: value for row, value in zip(others, adjusted(ps), strict=True)}
     p = _friedman_p(table) if len(rows) > 2 else None
     return Overall(dict(zip(rows, map(float, ranks), strict=True)), p, against, rows[best], int(table.shape[1]))
 
 
 def wilcoxon_p(differences: Sequence[float]) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test, exact where differences are equal too; zeros are left out.
+    """Compute the two-sided p of Wilcoxon's signed-rank test, exact also with equal differences; zeros are left out.
 
     Args:
-        differences: one a column.
+        differences: one for each column.
 
     Examples:
         >>> wilcoxon_p([1.0, 1.0, 1.0, 1.0, 1.0]), wilcoxon_p([0.0, 0.0])
@@ -415,7 +423,7 @@ def wilcoxon_p(differences: Sequence[float]) -> float:
 
 
 def _friedman_p(table: np.ndarray) -> float:
-    """Of rows [rows, columns]; 1 where all rows are equal in each column, of which the statistic is 0 / 0."""
+    """Compute p of Friedman's test for a table [rows, columns]; 1 if all rows are equal (the statistic is 0 / 0)."""
     from scipy.stats import friedmanchisquare
 
     return float(friedmanchisquare(*table).pvalue) if (table != table[0]).any() else 1.0

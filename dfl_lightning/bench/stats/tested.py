@@ -1,4 +1,4 @@
-"""The test data of a run, by which runs are paired: one rule for reports and studies."""
+"""Hash of the test data of a run: reports and studies pair runs whose hashes are equal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _DECIDING = ("test_indices", "test_offsets", "rotation", "label_map", "test_labe
 
 
 def tested_data(split: Mapping[str, np.ndarray]) -> str:
-    """Hash what the clients are tested on, and what is done to it; empty where it is not known.
+    """Hash the test data of all clients, with rotations and renamed labels; empty if the split has no test data.
 
-    Runs of the same seed are paired where this is the same. The samples that clients train on are not part of it: two
-    methods may divide a client's samples differently into training and validation data and be tested alike.
+    Runs of the same seed are paired if their hashes are equal. Training samples are not hashed: two methods may divide
+    a client's samples differently into training and validation data, and still be tested on the same data.
 
     Args:
         split: arrays of the run's split file.
