@@ -1,4 +1,4 @@
-"""What a person sees of a run: its folder, the terminal's lines, the summary, charts and a page.
+"""Reports of runs for people: charts, and a page in HTML.
 
 >>> from dfl_lightning import read_run, report
 >>> report.__all__[1:3]
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from dfl_lightning.bench.report.writing import write_report as write_report
 
 _HOMES = {"LivePage": "live", "write_report": "writing"}
-"""The module of each public name that is no chart; charts are listed in their own package, and nowhere else."""
+"""The module of each public name that is not a chart; charts are listed only in their own package."""
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a run's own files need none of the libraries that draw.
+    # Names are imported on first use, because reading a run's files needs none of the libraries that draw.
     if name in _HOMES:
         return getattr(importlib.import_module(f"dfl_lightning.bench.report.{_HOMES[name]}"), name)
     if name == "__all__" or not name.startswith("_"):

@@ -1,4 +1,4 @@
-"""The attack that a run is under: who is honest, and what falsifies."""
+"""The attack that a run is under: its adversaries, its honest clients, and the attack's name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 def adversaries(run: Run, clients: int) -> np.ndarray:
-    """Say which clients falsify messages or labels, bool [clients].
+    """Return a mask of the clients that falsify messages or labels, bool [clients].
+
+    The run's summary names them. An unfinished run has none yet; its split file names those with falsified labels.
 
     Args:
-        run: its summary names them; an unfinished one's split file names those with falsified labels.
-        clients: their number.
+        run: finished or not.
+        clients: number of clients.
     """
     attack = run.summary.get("attack")
     if attack is not None:
@@ -30,22 +32,18 @@ def adversaries(run: Run, clients: int) -> np.ndarray:
 
 
 def honest(run: Run, clients: int) -> np.ndarray:
-    """Say over which clients mean scores are taken, bool [clients]: the honest ones, or all where none is.
+    """Return a mask of the clients over which mean scores are taken: the honest ones, or all if none is honest.
 
     Args:
-        run: any.
-        clients: their number.
+        run: finished or not.
+        clients: number of clients, the length of the mask.
     """
-    found = ~adversaries(run, clients)
-    return found if found.any() else ~found
+    mask = ~adversaries(run, clients)
+    return mask if mask.any() else ~mask
 
 
 def attack_of(run: Run) -> str:
-    """Name the attack of a run; empty without one.
-
-    Args:
-        run: any.
-    """
+    """Describe the attack of a run and count its adversaries; empty without an attack."""
     clients = run.num_clients or 0
     number = int(adversaries(run, clients).sum())
     if not number:
@@ -55,28 +53,22 @@ def attack_of(run: Run) -> str:
 
 
 def attacks(methods: Sequence[Method]) -> dict[str, list[str]]:
-    """Group the names of methods by their attack, in their order; the key of those without one is empty.
-
-    Args:
-        methods: of a task.
-    """
-    found: dict[str, list[str]] = {}
+    """Group the names of a task's methods by their attack; the key of methods without an attack is empty."""
+    names_by_attack: dict[str, list[str]] = {}
     for method in methods:
         for words in dict.fromkeys(attack_of(run) for run in method.runs):
-            found.setdefault(words, []).append(method.name)
-    return found
+            names_by_attack.setdefault(words, []).append(method.name)
+    return names_by_attack
 
 
 def under_attack(methods: Sequence[Method]) -> str:
-    """Say under which attack methods are, for a headline; empty without one.
-
-    Args:
-        methods: of a task.
-    """
-    found = attacks(methods)
-    if not any(found):
+    """Describe the attack on a task's methods for a headline; empty without an attack."""
+    by_attack = attacks(methods)
+    if not any(by_attack):
         return ""
-    if len(found) == 1:
-        return f"under attack ({next(iter(found))})"
-    parts = [f"{enumerated(names)} {f'under {words}' if words else 'without one'}" for words, names in found.items()]
+    if len(by_attack) == 1:
+        return f"under attack ({next(iter(by_attack))})"
+    parts = [
+        f"{enumerated(names)} {f'under {words}' if words else 'without one'}" for words, names in by_attack.items()
+    ]
     return f"attacks differ ({'; '.join(parts)})"

@@ -1,4 +1,4 @@
-"""The accuracy that the best constant prediction would reach: one class for all test samples of all clients."""
+"""Chance level: the accuracy of the best constant prediction, one class for all test samples of all clients."""
 
 from __future__ import annotations
 
@@ -13,50 +13,44 @@ from dfl_lightning.bench.report.over_seeds import last_score, of_honest
 from dfl_lightning.runs.reading import Run
 
 ERRORS = 2
-"""Standard errors by which a mean must be above chance level, to be called above it."""
+"""A score counts as above chance level only if it is higher by more than this many standard errors."""
 
 
 def chance_level(methods: Sequence[Method]) -> float | None:
-    """Return the mean chance level over the runs of methods, a share; None where it is not known.
-
-    Args:
-        methods: of a task.
-    """
-    known = [level for m in methods for run in m.runs if (level := level_of(run)) is not None]
-    return math.fsum(known) / len(known) if known else None
+    """Compute the mean chance level over the runs of a task's methods, a share from 0 to 1; None if unknown."""
+    levels = [level for m in methods for run in m.runs if (level := level_of(run)) is not None]
+    return math.fsum(levels) / len(levels) if levels else None
 
 
 def level_of(run: Run) -> float | None:
-    """Return the largest mean share of a class in the clients' test data; None where it is not known.
+    """Compute the chance level of a run: the largest mean share of one class in the clients' test data.
 
-    The mean is over the honest clients with test data, as that of the score is.
-
-    Args:
-        run: any; with a score that is not the accuracy there is no such level.
+    The mean is over the honest clients with test data, as for the score. The level is None if the test samples of each
+    class are unknown, or if the score of the run is not the accuracy.
     """
     counts = _test_counts(run)
     return None if counts is None else float((counts / counts.sum(0)).mean(1).max())
 
 
 def is_at_chance(method: Method) -> bool:
-    """Return whether every run of a method is at or below chance level, as far as its test samples tell.
+    """Return True if every run of the method ends at or below chance level.
 
-    A run is so if its last score is at most two binomial standard errors above the level.
+    A run does so if its last score is at most two binomial standard errors of its test samples above the level.
 
     Args:
-        method: with the runs that are compared.
+        method: with only those runs that are compared.
     """
     return bool(method.runs) and all(_is_at_chance(run) for run in method.runs)
 
 
 def is_above_chance(method: Method) -> bool:
-    """Return whether the mean last score is more than two standard errors over seeds above chance level.
+    """Return True if the mean last score is more than two standard errors over seeds above chance level.
 
-    With one run the standard error is the binomial one of its test samples. Where the level or a score is not known,
-    nothing is doubted.
+    With one run, the standard error is the binomial one of its test samples. If the level or a score is unknown, the
+    result is True.
 
     Args:
-        method: with the runs that are compared.
+        method: with only those runs that are compared.
     """
     gaps = [_above(run) for run in method.runs]
     if len(gaps) < 2:
@@ -67,14 +61,14 @@ def is_above_chance(method: Method) -> bool:
 
 
 def near_chance(methods: Sequence[Method]) -> tuple[list[Method], list[Method]]:
-    """Find the methods that end at chance level, and those that the seeds do not show to be above it.
+    """Find the methods of a task that end at chance level, and those that are not shown to be above it.
 
-    Args:
-        methods: of a task.
+    Returns:
+        Both lists, without methods that cannot be compared.
     """
-    kept = comparable(methods)[0]
-    at = [method for method in kept if is_at_chance(method)]
-    return at, [method for method in kept if method not in at and not is_above_chance(method)]
+    compared = comparable(methods)[0]
+    at_chance = [method for method in compared if is_at_chance(method)]
+    return at_chance, [method for method in compared if method not in at_chance and not is_above_chance(method)]
 
 
 def _is_at_chance(run: Run) -> bool:
@@ -86,16 +80,19 @@ def _is_at_chance(run: Run) -> bool:
 
 
 def _above(run: Run) -> float:
-    """Return by how much the last score is above chance level; NaN where one of them is not known."""
+    """Subtract the chance level from the last score; NaN if one of them is unknown."""
     level = level_of(run)
     return math.nan if level is None else last_score(run) - level
 
 
 def _test_counts(run: Run) -> np.ndarray | None:
-    """Return the test samples of each class of the honest clients with test data, [classes, clients], if known."""
+    """Return the number of test samples by class of the honest clients with test data, [classes, clients].
+
+    The result is None if the run's split file has no such numbers, or if the score is not the accuracy.
+    """
     counts = run.split.get("test_counts", np.empty(0))
     if counts.ndim != 2 or run.score.name != "acc":
         return None
-    found = of_honest(run, counts.T)
-    found = found[:, found.sum(0) > 0]
-    return found if found.size else None
+    counts = of_honest(run, counts.T)
+    counts = counts[:, counts.sum(0) > 0]
+    return counts if counts.size else None

@@ -10,14 +10,14 @@ from dfl_lightning.utils.memory import size
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
+    """Run `dfl-report` and return its exit code: 0 done, 2 a user's mistake, 1 a bug of this library."""
 
     def work() -> int:
         parser = OneSentenceParser(prog="dfl-report", description="One self-contained page about one or several runs.")
         parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
         parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
         help = (
-            "also each chart as a file (pdf, svg or png) and its numbers as CSV, in the folder figures beside the page"
+            "also each chart as a file (pdf, svg or png) and its numbers as CSV, in the folder figures next to the page"
         )
         parser.add_argument("--figures", metavar="FORMAT", help=help)
         parser.add_argument("--figures-to", metavar="DIR", help="another folder for the figures")

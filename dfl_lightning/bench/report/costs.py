@@ -1,4 +1,4 @@
-"""What a run costs a client, in the units that runs know: bytes, messages, and simulated seconds."""
+"""Costs of a run for a client: bytes, messages, and simulated seconds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dfl_lightning.bench.report.over_seeds import received
 from dfl_lightning.runs.reading import Run
 
 SIMULATED = "simulated_seconds"
-"""The column of metrics.csv with the simulated seconds until the end of a round, where a run has one."""
+"""The optional column of metrics.csv with the simulated seconds until the end of a round."""
 
 _MESSAGES = ("models_received", "proxies_received", "messages_received")
 
 
 @dataclass(frozen=True)
 class CostOfRun:
-    """A cost of a whole run.
+    """A kind of cost of a whole run.
 
     Attributes:
-        name: for files.
-        words: what is counted.
-        title: of an axis.
-        of: the number of a run; NaN where the run does not know it.
+        name: identifier, used in file names.
+        words: what is counted, for sentences.
+        title: title of an axis.
+        of: function that returns the cost of a run; NaN if the run has not recorded it.
     """
 
     name: str
@@ -39,10 +39,9 @@ def _megabytes(run: Run) -> float:
 
 
 def messages(run: Run) -> float:
-    """Models, parts of models and other messages that a client received in the whole run, mean over clients.
+    """Count models, parts of models and other messages received by a client in the whole run, mean over clients.
 
-    Args:
-        run: any; NaN where it has counted no models.
+    The result is NaN if the run has not counted received models.
     """
     if _MESSAGES[0] not in run.metrics:
         return math.nan

@@ -1,4 +1,4 @@
-"""The page of a run while it trains: written anew every few rounds, and followed by the browser."""
+"""The page of a run while it trains: written again every few rounds, and reloaded by the browser."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHARE = 0.05
-"""Of the time, for pages at most; the first page, which loads what draws, is not counted."""
+"""Largest share of the time that is spent on pages, without the first page, which imports the libraries that draw."""
 
 LEAST_GAP = 2.0
-"""Seconds between two pages, at least."""
+"""Least number of seconds between two pages."""
 
 
 class RunningRun(Run):
-    """A run that lasts: its tables come from memory, so that nothing has to be written for a page.
+    """A run that is still training: its tables come from memory, so that no file has to be written for a page.
 
     Args:
-        folder: of the run, which holds its rounds.
-        summary: what `summary.json` would hold now.
+        folder: the run folder, which holds the rounds so far in memory.
+        summary: content that `summary.json` would have now.
     """
 
     def __init__(self, folder: RunFolder, summary: dict[str, Any]) -> None:
@@ -49,14 +49,14 @@ class RunningRun(Run):
 
 
 class LivePage(RoundCallback):
-    """Writes the run's page every few rounds, and once more when the run ends, however it ends.
+    """Callback that writes the run's page every few rounds, and once more when the run ends or fails.
 
-    A page is written after a round when the last one has taken less than `SHARE` of the time since then. A browser
-    that has it open loads it anew and keeps its round, client, theme and place. A page that fails, whatever the
-    reason, does not end the run: one warning says why, and the page is tried once more when the run ends.
+    A page is written after a round if writing the last one took less than `SHARE` of the time since then. A browser
+    that shows the page reloads it and keeps the round, client, theme and scroll position. If a page cannot be written,
+    the run continues: one warning gives the reason, and the page is tried once more when the run ends.
 
     Attributes:
-        seconds: that pages took, each.
+        seconds: seconds that each page took.
     """
 
     reads_run_folder = True
@@ -68,14 +68,14 @@ class LivePage(RoundCallback):
         self._failed = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin anew: the first page follows the first round."""
+        """Reset the times; the first page is written after the first round."""
         self.seconds, self._next, self._failed = [], 0.0, False
         bar = trainer.progress_bar_callback
         if isinstance(bar, RoundProgress):
-            bar.page_follows = True  # its last lines name no command that makes the page
+            bar.page_follows = True  # the page exists then, so the last lines need not name the command that makes it
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """Write the page if it is time for one, a round being done."""
+        """Write the page after a round, if enough time has passed since the last one."""
         folder = trainer.run_folder
         if folder is None or folder.path is None or not trainer.is_global_zero or self._failed:
             return
@@ -83,32 +83,32 @@ class LivePage(RoundCallback):
         if began < self._next:
             return
         later = f"the run continues without it, and dfl-report {shlex.quote(str(folder.path))} makes it"
-        with only_warns("the page of the run", later, self._give_up):
+        with only_warns("the page of the run", later, self._stop_writing):
             run = RunningRun(folder, summarise(trainer, module, "running"))
             write_methods(find_methods([run]), _page(folder), following=self._gap)
             if not self.seconds:
-                self._say(trainer, f"page: {_page(folder)} (open it in a browser, it follows the run)")
+                self._print(trainer, f"page: {_page(folder)} (open it in a browser, it follows the run)")
             self.seconds.append(time.perf_counter() - began)
         self._next = time.perf_counter() + self._gap
 
-    def _give_up(self) -> None:
+    def _stop_writing(self) -> None:
         self._failed = True
 
     @property
     def _gap(self) -> float:
-        """Seconds until the next page, from what the last one took."""
+        """Seconds until the next page, computed from the time that the last one took."""
         return max(LEAST_GAP, self.seconds[-1] / SHARE if len(self.seconds) > 1 else 0.0)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the last page, from the run's files."""
-        self._last(trainer)
+        """Write the last page from the run's files."""
+        self._write_last_page(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write the page of a run that was stopped or has failed, where one was written before."""
+        """Write the last page of a run that was stopped or failed, if it has a page already."""
         if self.seconds:
-            self._last(trainer)
+            self._write_last_page(trainer)
 
-    def _last(self, trainer: RunTrainer) -> None:
+    def _write_last_page(self, trainer: RunTrainer) -> None:
         folder = trainer.run_folder
         if folder is None or folder.path is None or not trainer.is_global_zero:
             return
@@ -116,7 +116,8 @@ class LivePage(RoundCallback):
         with only_warns("the last page of the run", f"the other files of the run are not affected, and {again}"):
             write_report([folder.path])
 
-    def _say(self, trainer: Any, sentence: str) -> None:
+    def _print(self, trainer: Any, sentence: str) -> None:
+        """Print a line, above the progress bar if there is one."""
         bar = trainer.progress_bar_callback
         if bar is None:
             print(sentence, file=sys.stderr, flush=True)

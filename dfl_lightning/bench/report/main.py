@@ -1,4 +1,4 @@
-"""`dfl-report`, as a shell starts it."""
+"""Entry point of the command `dfl-report`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dfl_lightning.cli.main import leave, start
 
 
 def report() -> NoReturn:
-    """`dfl-report`: a page about runs."""
+    """Run the command `dfl-report` and end the process with its exit code."""
     start("report")
     from dfl_lightning.bench.report.command import main
 

@@ -1,4 +1,4 @@
-"""What a run's method is called: after its policies and its objective, which say so by `method_name`, or its graphs."""
+"""Names of methods, from the `method_name` of a run's policies and objective, or from its topology."""
 
 from __future__ import annotations
 
@@ -16,86 +16,97 @@ _GROUPS = {
     "aggregation": "Aggregation",
     "prediction": "Prediction",
 }
-"""Policies that may name a method; of a run from Python its summary lists them without their groups."""
+"""Groups of policies that may name a method, with their base classes.
+
+The summary of a run that was started from Python lists policies without their groups."""
 
 
 def base_name(run: Run) -> str:
-    """What the run's method is called; an aggregation against adversaries makes one of Gossip."""
+    """Name the method of a run by its policies, objective or topology.
+
+    A robust aggregation is added to the name, or is the name of a run that would be called Gossip.
+    """
     if is_local(run):
         return "Local"
     chosen = _chosen(run)
     named = {group: _method_name(word) for group, word in chosen.items()}
-    if chosen["objective"] and _class_of(chosen["objective"]) is None:  # a user's own
+    if chosen["objective"] and _class_of(chosen["objective"]) is None:  # it is a user's own class
         named["objective"] = chosen["objective"]
     drops_out = not run.config or bool(_class_names(run.config.get("dropout")))
-    if not drops_out:  # there is no update to replace
+    if not drops_out:  # no update has to be replaced, so a substitution has no effect
         named["substitution"] = ""
     if chosen["selection"] not in ("", "Gossip"):
         named["selection"] = (named["selection"] or chosen["selection"]) + named["threshold"]
-    more = named["objective"] or named["prediction"]
-    whom = named["selection"] or named["substitution"]
+    addition = named["objective"] or named["prediction"]
+    neighbours = named["selection"] or named["substitution"]
     robust = getattr(_class_of(chosen["aggregation"]), "against_adversaries", False)
-    found = whom or named["objective"] or named["outgoing"] or ("" if robust else named["aggregation"]) or more
-    if whom and more:
-        found = f"{whom} with {more}"
+    name = neighbours or named["objective"] or named["outgoing"] or ("" if robust else named["aggregation"]) or addition
+    if neighbours and addition:
+        name = f"{neighbours} with {addition}"
     server = "server" in str(run.summary.get("topology", run.config.get("topology", "")))
-    if not found and server:
+    if not name and server:
         tuned = (run.config.get("model") or {}).get("finetune_epochs")
-        found = f"FedAvg{'-FT' * bool(tuned)}{', dropped clients left out' * bool(run.config and drops_out)}"
-    elif not found and _takes_all(run):
-        from dfl_lightning.topology import method_of  # takes networkx a while
+        name = f"FedAvg{'-FT' * bool(tuned)}{', dropped clients left out' * bool(run.config and drops_out)}"
+    elif not name and _selects_all(run):
+        from dfl_lightning.topology import method_of  # imported here, because networkx takes time to import
 
-        found = method_of(run.config.get("topology"))
-    found = found or chosen["selection"] or next(iter(run.summary.get("policies", [])), "")
+        name = method_of(run.config.get("topology"))
+    name = name or chosen["selection"] or next(iter(run.summary.get("policies", [])), "")
     if robust:
         words = named["aggregation"]
-        return f"{found}, {words}" if found not in ("", "Gossip") else f"{words[:1].upper()}{words[1:]}"
-    return found or run.path.parent.name or "run"
+        return f"{name}, {words}" if name not in ("", "Gossip") else f"{words[:1].upper()}{words[1:]}"
+    return name or run.path.parent.name or "run"
 
 
 def is_local(run: Run) -> bool:
-    """Whether no client received anything, for another reason than that all others had diverged."""
+    """Return True if clients train alone: no client received anything.
+
+    A run in which no message was received because clients diverged counts only if its selection has `k = 0`.
+    """
     if np.nansum(run.metrics.get("bytes_received", np.array([1.0]))):
         return False
     selection = run.config.get("selection")
-    none_wanted = isinstance(selection, dict) and (selection.get("init_args") or {}).get("k") == 0
-    return none_wanted or not run.diverged.get("client", np.array([])).size
+    selects_none = isinstance(selection, dict) and (selection.get("init_args") or {}).get("k") == 0
+    return selects_none or not run.diverged.get("client", np.array([])).size
 
 
-def _takes_all(run: Run) -> bool:
-    """Whether clients learn from all their neighbours, so that the graphs alone decide from whom."""
+def _selects_all(run: Run) -> bool:
+    """Return True if clients select all their neighbours, so that the topology alone names the method."""
     selection = run.config.get("selection")
     options = (selection.get("init_args") or {}) if isinstance(selection, dict) else {}
     return bool(options.get("k") == "all" and not options.get("within"))
 
 
 def _chosen(run: Run) -> dict[str, str]:
-    """The class of each group that may name a method; of several, the first that does."""
-    found = {}
+    """Return the class name of each group that may name a method: of several policies, the first one that names it."""
+    chosen = {}
     for group in (*_GROUPS, "objective"):
-        words = _class_names(run.config.get(group))
-        found[group] = next((word for word in words if _method_name(word)), words[0] if words else "")
-    for word in run.summary.get("policies", []):
-        for group, kind in _GROUPS.items():
-            known, wanted = _class_of(word), _class_of(kind)
-            if not found[group] and known is not None and issubclass(known, wanted) and group not in run.config:
-                found[group] = word
-    return found
+        names = _class_names(run.config.get(group))
+        chosen[group] = next((name for name in names if _method_name(name)), names[0] if names else "")
+    for name in run.summary.get("policies", []):
+        for group, base in _GROUPS.items():
+            policy, family = _class_of(name), _class_of(base)
+            if not chosen[group] and policy is not None and issubclass(policy, family) and group not in run.config:
+                chosen[group] = name
+    return chosen
 
 
 def _class_names(value: Any) -> list[str]:
-    """Of a config's group, which may be a list."""
+    """List the class names in a group of a config: a class path, a mapping, or a list of these."""
     values = value if isinstance(value, list) else [value]
     paths = (v if isinstance(v, str) else v.get("class_path", "") if isinstance(v, dict) else "" for v in values)
     return [str(path).rpartition(".")[2] for path in paths if path]
 
 
-def _class_of(word: str) -> Any:
-    """A shipped policy or objective; None for one of a user's, whose code no report runs."""
-    from dfl_lightning import callbacks, objectives  # not before a run is read: torch takes seconds
+def _class_of(name: str) -> Any:
+    """Return the policy or objective of this library with the name.
 
-    return getattr(callbacks, word, None) or getattr(objectives, word, None) if word else None
+    The result is None for a user's own class, because a report does not run a user's code.
+    """
+    from dfl_lightning import callbacks, objectives  # imported here, because torch takes seconds to import
+
+    return getattr(callbacks, name, None) or getattr(objectives, name, None) if name else None
 
 
-def _method_name(word: str) -> str:
-    return str(getattr(_class_of(word), "method_name", ""))
+def _method_name(name: str) -> str:
+    return str(getattr(_class_of(name), "method_name", ""))

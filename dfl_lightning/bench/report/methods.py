@@ -1,4 +1,4 @@
-"""Runs put together: those that differ in their seeds only are a method; methods are compared on the same test data."""
+"""Methods: groups of runs that differ only in their seeds. Methods are compared on the same test data."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Method:
     """Runs of the same settings with different seeds.
 
     Attributes:
-        name: for people, the same in all charts and tables; no two methods of a task have the same.
-        runs: by seed.
-        task: methods with the same number are tested on the same data, by the same score, and of the same column.
-        column: of a study, empty without one.
-        among: the names of all methods that it was found with, in their order: it has its colour by its place there.
-        notes: what a reader must know about its runs.
-        aside: of a method that charts draw faint, because it cannot be compared: why, in a word or two.
+        name: name for people, the same in all charts and tables, unique among the methods of a task.
+        runs: one run for each seed, in the order of the seeds.
+        task: number of the task; methods of a task have the same test data, the same score and the same column.
+        column: column of a study; empty without a study.
+        among: names of all methods that were grouped together, in order; the position of `name` decides its colour.
+        notes: remarks about its runs, such as divergence.
+        aside: reason, in a word or two, for which the method cannot be compared; charts draw it faint. Or empty.
     """
 
     name: str
@@ -44,38 +44,38 @@ class Method:
 
     @property
     def full_name(self) -> str:
-        """With the column; no two methods have the same."""
+        """The name with the column, unique among all methods."""
         return f"{self.name}, {self.column}" if self.column else self.name
 
     @property
     def score(self) -> Score:
-        """By what its runs' task compares models."""
+        """The score with which models are compared, the same for all its runs."""
         return self.runs[0].score
 
     @property
     def is_local(self) -> bool:
-        """Whether clients train alone."""
+        """True if clients train alone in all runs."""
         return all(is_local(run) for run in self.runs)
 
     @property
     def seeds(self) -> list[Any]:
-        """Of the runs."""
+        """The seed of each run."""
         return [seed_of(run) for run in self.runs]
 
 
 def seed_of(run: Run) -> Any:
-    """The run's seed; None where it is not known yet."""
-    found = run.summary.get("seeds", {}).get("run")
-    return run.config.get("seed_everything") if found is None else found
+    """Return the run's seed; None if it is not yet known."""
+    seed = run.summary.get("seeds", {}).get("run")
+    return run.config.get("seed_everything") if seed is None else seed
 
 
 _TESTED_ON: WeakKeyDictionary[Run, str] = WeakKeyDictionary()
 
 
 def tested_on(run: Run) -> str:
-    """A word for the data that the clients are tested on, and what is done to them; empty where it is not known.
+    """Hash the test data of a run's clients, see `tested_data`; empty if unknown.
 
-    Runs are compared only where this word is the same. It is computed once for a run.
+    Only runs with equal hashes are compared. The hash of a run is computed once.
     """
     if run not in _TESTED_ON:
         _TESTED_ON[run] = tested_data(run.split)
@@ -85,46 +85,49 @@ def tested_on(run: Run) -> str:
 def find_methods(
     runs: Sequence[Run], names: Sequence[str] | None = None, columns: Sequence[str] | None = None
 ) -> list[Method]:
-    """Group runs.
+    """Group runs whose settings differ only in the seed into methods.
 
     Args:
         runs: in any order.
-        names: a name for each run, empty where none was given; runs of one name and column are one method.
-        columns: of a study, for each run.
+        names: name for each run, or empty; runs with the same name and column are one method.
+        columns: column of a study for each run.
 
     Returns:
-        The methods in the order of their first run, with names that differ. Of runs of a method with one seed the one
-        with most rounds is taken, of equal ones the latest, and the method has a note.
+        The methods in the order of their first run, with different names. If a method has several runs with one seed,
+        the run with most rounds is kept, of equal ones the latest, and the method gets a note.
     """
     given = list(names) if names is not None else [""] * len(runs)
-    places = list(columns) if columns is not None else [""] * len(runs)
+    of_columns = list(columns) if columns is not None else [""] * len(runs)
     groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run, name, column in zip(runs, given, places, strict=True):
+    for run, name, column in zip(runs, given, of_columns, strict=True):
         groups.setdefault((name, column, "" if name else _settings_key(run)), []).append(run)
     methods = [_method(group, name, column) for (name, column, _), group in groups.items()]
     _number_tasks(methods)
-    _tell_apart(methods)
+    _make_names_unique(methods)
     sizes = Counter(method.task for method in methods)
-    by_comparison = sorted(methods, key=lambda method: -sizes[method.task])  # those of one have neighbouring colours
+    by_comparison = sorted(methods, key=lambda method: -sizes[method.task])  # so that a task has neighbouring colours
     for method in methods:
         method.among = list(dict.fromkeys(other.name for other in by_comparison))
     return methods
 
 
 def as_methods(runs: Iterable[Run | Method]) -> list[Method]:
-    """What a chart is asked for: runs, which are grouped, or methods."""
-    found = list(runs)
-    methods = [entry for entry in found if isinstance(entry, Method)]
-    return methods if len(methods) == len(found) else find_methods([r for r in found if isinstance(r, Run)])
+    """Return methods as they are, and group runs into methods."""
+    entries = list(runs)
+    methods = [entry for entry in entries if isinstance(entry, Method)]
+    return methods if len(methods) == len(entries) else find_methods([r for r in entries if isinstance(r, Run)])
 
 
 def names_for_colours(methods: Sequence[Method]) -> list[str]:
-    """The names of all methods that these were found with, so that a method has one colour in all charts."""
+    """List the names of all methods that these were grouped with, so that a method has one colour in all charts."""
     return list(dict.fromkeys(name for method in methods for name in method.among or [method.name]))
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """The settings that decide the numbers of a run, without the seeds; of one from Python what its summary says."""
+    """Return the settings that decide the numbers of a run, without the seeds.
+
+    For a run that was started from Python, these are what its summary says.
+    """
     if not run.config:
         return {**_about(run), UNKNOWN_SETTINGS: f"all, of {run.path.name}"}
     config = {key: value for key, value in deciding(run.config).items() if key != "seed_everything"}
@@ -132,30 +135,33 @@ def settings_of(run: Run) -> dict[str, Any]:
     if isinstance(data, dict):
         arguments = {k: v for k, v in (data.get("init_args") or {}).items() if k not in ("seed", "split", "root")}
         config["data"] = {**data, "init_args": arguments}
-    if config.get(UNKNOWN_SETTINGS):  # equal words do not make equal objects
+    if config.get(UNKNOWN_SETTINGS):  # two objects may differ although they are described by equal words
         config[UNKNOWN_SETTINGS] = {k: f"{v}, of {run.path.name}" for k, v in config[UNKNOWN_SETTINGS].items()}
     return config
 
 
 def sources_of_run(run: Run) -> dict[str, str]:
-    """Name the version of each of a run's own modules in words; one that is not known is of this run alone."""
+    """Name the version of each of a run's own modules; an unknown version is named after the run, to equal no other."""
     code = run.config.get(CODE) or {}
     return {name: f"of {run.path.name}" if text == UNKNOWN else f"source {text[:8]}" for name, text in code.items()}
 
 
 def _with_sources(run: Run) -> dict[str, Any]:
-    """Add to the settings of a run the versions of its own code: a changed class makes another method."""
+    """Add the versions of a run's own code to its settings, since a changed class is another method."""
     sources = sources_of_run(run)
     return {**settings_of(run), **({"sources": sources} if sources else {})}
 
 
 def is_finished(run: Run) -> bool:
-    """Whether the run has ended as it was to end."""
+    """Return True if the run has finished, neither stopped nor failed."""
     return bool(run.summary.get("status") == "finished")
 
 
 def planned_rounds(run: Run) -> int:
-    """The rounds that the run was to have; of one from Python, and of one without end, those that it has."""
+    """Return the number of rounds that the run was planned to have.
+
+    If its config does not say so, as for a run that was started from Python, this is the number of rounds so far.
+    """
     trainer = run.config.get("trainer")
     options = trainer if isinstance(trainer, dict) else {}
     planned = options.get("max_rounds") or options.get("max_epochs")
@@ -163,13 +169,14 @@ def planned_rounds(run: Run) -> int:
 
 
 def diverged_clients(run: Run) -> int:
-    """The number of clients whose training has diverged in some round."""
+    """Count the clients whose training diverged in any round."""
     return len(np.unique(run.diverged.get("client", np.array([]))))
 
 
 def _settings_key(run: Run) -> str:
-    known = run.config and not run.config.get(UNKNOWN_SETTINGS)
-    return config_text(_with_sources(run)) if known else str(run.path)
+    """Return a text that is equal for runs with the same settings; a run with unknown settings equals no other."""
+    is_complete = run.config and not run.config.get(UNKNOWN_SETTINGS)
+    return config_text(_with_sources(run)) if is_complete else str(run.path)
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -177,10 +184,10 @@ def _about(run: Run) -> dict[str, Any]:
 
 
 def _method(runs: list[Run], name: str, column: str) -> Method:
-    """One of a seed each, and what there is to say of them."""
+    """Make a method of runs: choose one run for each seed, and write the notes."""
     by_seed: dict[Any, Run] = {}
     notes = []
-    about: dict[str, list[Any]] = {}  # what there is to say, of which seeds
+    seeds_by_remark: dict[str, list[Any]] = {}
     for run in sorted(runs, key=lambda run: (len(run.metrics["round"]), is_finished(run), run.path.name)):
         seed = seed_of(run)
         if seed in by_seed:
@@ -192,27 +199,27 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
     for run in kept:
         status, seed = run.summary.get("status", "not finished"), seed_of(run)
         rounds = len(run.metrics["round"])
-        said = []
+        remarks = []
         if status != "finished":
             of = f" of {planned_rounds(run)}" if planned_rounds(run) != rounds else ""
-            said.append(f"{status} after {rounds}{of} round{'s' * (planned_rounds(run) != 1)}")
-        who = diverged_clients(run)
-        if who:
-            said.append(f"the training of {who} client{'s' * (who > 1)} diverged")
+            remarks.append(f"{status} after {rounds}{of} round{'s' * (planned_rounds(run) != 1)}")
+        diverged = diverged_clients(run)
+        if diverged:
+            remarks.append(f"the training of {diverged} client{'s' * (diverged > 1)} diverged")
         if run.config.get(CHANGED):
-            said.append("settings were changed when the run was resumed")
+            remarks.append("settings were changed when the run was resumed")
         if run.config.get(FORKED):
-            said.append(f"forked from {run.config[FORKED].get('checkpoint')}")
-        for words in said:
-            about.setdefault(words, []).append(seed)
-    for words, seeds in about.items():
+            remarks.append(f"forked from {run.config[FORKED].get('checkpoint')}")
+        for remark in remarks:
+            seeds_by_remark.setdefault(remark, []).append(seed)
+    for remark, seeds in seeds_by_remark.items():
         which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
-        notes.append(f"{which}: {words}")
+        notes.append(f"{which}: {remark}")
     return Method(name or base_name(kept[0]), kept, column=column, notes=list(dict.fromkeys(notes)))
 
 
-def _tell_apart(methods: list[Method]) -> None:
-    """Methods of one name get the settings that differ, or else their folder, or a number, as a part of it."""
+def _make_names_unique(methods: list[Method]) -> None:
+    """Append to equal names the settings that differ; append a number to names that are still equal."""
     for full_name in dict.fromkeys(method.full_name for method in methods):
         same = [method for method in methods if method.full_name == full_name]
         if len(same) < 2:
@@ -228,15 +235,23 @@ def _tell_apart(methods: list[Method]) -> None:
 
 
 def _number_tasks(methods: list[Method]) -> None:
-    """Methods of a column of which two runs are tested on the same data, by the same score, are of one task."""
-    words = [
+    """Set the task of each method.
+
+    Two methods are in one task if they have a run each with the same column, test data and score, or are connected by
+    such pairs of methods.
+    """
+    keys = [
         {(method.column, tested_on(run) or str(run.path), run.score.name) for run in method.runs} for method in methods
     ]
     number = 0
-    for at, method in enumerate(methods):
-        before = [other.task for other, word in zip(methods[:at], words, strict=False) if word & words[at]]
-        method.task = min(before, default=number)
-        for other in methods[:at]:
-            if other.task in before:
+    for index, method in enumerate(methods):
+        tasks = [
+            other.task
+            for other, keys_of_other in zip(methods[:index], keys, strict=False)
+            if keys_of_other & keys[index]
+        ]
+        method.task = min(tasks, default=number)
+        for other in methods[:index]:
+            if other.task in tasks:
                 other.task = method.task
         number = max(number, method.task + 1)

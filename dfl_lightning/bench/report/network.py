@@ -1,4 +1,4 @@
-"""The collaboration graph of each round, as the report shows it: links with a state, nodes with a position."""
+"""The collaboration graph of each round in reports: links with a state, and nodes with a position."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from dfl_lightning.runs.reading import Run
 
 KEPT, NEW, DROPPED, PROBED, OWN = "kept", "new", "dropped", "probed", "own"
 SUBSTITUTE, STANDS_IN = "substitute", "stands_in"
-"""States of a link: chosen as in the round shown before, chosen anew, mixed without being chosen (in place of a client
-that has dropped out), not chosen any more, probed only; the receiver's own model; and, under a server, who stands in
-for whom. A link that is not chosen any more, but still probed, has both states.
+"""States of a link.
+
+- `KEPT`: chosen, as in the round that is shown before
+- `NEW`: chosen, but not in the round before
+- `DROPPED`: chosen in the round before, but no longer
+- `PROBED`: probed, but not chosen; a link may be `DROPPED` and `PROBED` at once
+- `OWN`: the receiver's own model
+- `SUBSTITUTE`: mixed without being chosen, as a substitute of a client that has dropped out
+- `STANDS_IN`: under a server, from a client that has dropped out to its substitute
 """
 
 MOST_ROUNDS = 50
-"""Rounds that the page holds at most."""
+"""Largest number of rounds in a page."""
 
 _EXACT_LAYOUT = 300
-"""Up to this number of nodes a spring layout is computed; beyond, clients stand on circles by cluster."""
+"""Up to this number of nodes a spring layout is computed; with more, each cluster is placed on a circle."""
 
 
 class Link(NamedTuple):
-    """One receiver's link to one sender in a round."""
+    """A link between a receiver and a sender in a round."""
 
     receiver: int
     sender: int
@@ -36,7 +42,7 @@ class Link(NamedTuple):
 
 
 def number_of_nodes(run: Run) -> tuple[int, int]:
-    """Clients, and nodes: the clients and the servers."""
+    """Return the number of clients, and the number of nodes: clients and servers."""
     clients = run.clients.get(run.score.column, run.clients.get(f"val_{run.score.name}"))
     graphs = run.graphs
     highest = max((int(graphs[name].max()) + 1 for name in ("receiver",) if len(graphs.get(name, []))), default=0)
@@ -45,18 +51,18 @@ def number_of_nodes(run: Run) -> tuple[int, int]:
 
 
 def recorded_rounds(run: Run, most: int = MOST_ROUNDS) -> list[int]:
-    """The rounds whose links are shown, thinned evenly.
+    """List the rounds whose links are shown, 0-based: evenly spaced ones among the recorded rounds.
 
     Args:
-        run: with recorded links.
-        most: rounds to show.
+        run: may have no recorded links; the list is empty then.
+        most: largest number of rounds to show.
     """
-    found = np.unique(run.graphs.get("round", np.array([], dtype=np.int64)))
-    return [int(found[i]) for i in thinned(len(found), most)]
+    recorded = np.unique(run.graphs.get("round", np.array([], dtype=np.int64)))
+    return [int(recorded[i]) for i in thinned(len(recorded), most)]
 
 
 def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
-    """The links of some rounds, each compared with the round before it in the list.
+    """Return the links of some rounds, with their states in comparison to the round before in the list.
 
     Args:
         run: with recorded links.
@@ -65,7 +71,7 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
     m, n = number_of_nodes(run)
     graphs = run.graphs
     before: set[tuple[int, int]] = set()
-    found: dict[int, list[Link]] = {}
+    by_round: dict[int, list[Link]] = {}
     for round in rounds:
         here = graphs["round"] == round
         chosen: dict[tuple[int, int], float] = {}
@@ -84,17 +90,17 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
                 others.append(Link(i, j, PROBED, 0.0))
         mixed = {(link.receiver, link.sender) for link in others if link.state == SUBSTITUTE}
         gone = before - set(chosen) - mixed
-        others += _stand_ins(run, round) if n > m else []
+        others += _links_to_substitutes(run, round) if n > m else []
         links = [Link(i, j, KEPT if (i, j) in before else NEW, w) for (i, j), w in chosen.items()]
-        found[round] = [*links, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone)), *others]
+        by_round[round] = [*links, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone)), *others]
         before = set(chosen)
-    return found
+    return by_round
 
 
 def largest_weight(run: Run) -> float:
-    """The largest weight that a receiver's new model gives to another's, over all recorded rounds; 1 where none does.
+    """Return the largest weight of another client's model in a new model, over all recorded rounds; 1 if there is none.
 
-    Colours of weights are scaled to it, since a receiver's own model may weigh far more.
+    Colours of weights end at it, since a receiver's own model may weigh far more.
 
     Args:
         run: with recorded links.
@@ -103,8 +109,8 @@ def largest_weight(run: Run) -> float:
     return float(run.graphs["weight"][others].max(initial=0.0)) or 1.0
 
 
-def _stand_ins(run: Run, round: int) -> list[Link]:
-    """From a client that dropped out to the client mixed in its place at the servers."""
+def _links_to_substitutes(run: Run, round: int) -> list[Link]:
+    """List links from each client that dropped out to the client that the servers mix instead of it."""
     columns = run.substitutes
     if not columns:
         return []
@@ -115,7 +121,7 @@ def _stand_ins(run: Run, round: int) -> list[Link]:
 
 
 def links_shown(links: list[Link]) -> int:
-    """How many links the graph draws of a round."""
+    """Count the links of a round that the graph draws."""
     return sum(link.state != OWN for link in links)
 
 
@@ -123,11 +129,11 @@ _NODES: WeakKeyDictionary[Run, list[dict[str, Any]]] = WeakKeyDictionary()
 
 
 def nodes(run: Run) -> list[dict[str, Any]]:
-    """Clients and servers: `id`, `x`, `y` from -1 to 1, `cluster` (-1: not known), `server`, `falsified`, `order`.
+    """Return the nodes of a run's graph, clients before servers, one dict for each node.
 
-    `falsified` says in words what is: labels, messages, both, or nothing.
-
-    They are computed once for a run, since its graph, its matrix and the page have the same: do not change them.
+    The keys are `id`; `x` and `y`, from -1 to 1; `cluster`, -1 if unknown; `server`, true or false; `falsified`, what
+    the client falsifies in words (labels, messages, both, or empty); and `order`, its row in the matrix. The list is
+    computed once for a run, and shared by the graph, the matrix and the page: do not change it.
     """
     if run not in _NODES:
         _NODES[run] = _nodes(run)
@@ -140,19 +146,19 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
     labels = run.split.get("adversaries", np.array([]))
     labels = labels if len(labels) == m else np.zeros(m, dtype=bool)
     messages = np.isin(np.arange(m), run.summary.get("adversaries", []))
-    known = len(clusters) == m
-    places = positions(run, m, n)
-    order = np.argsort(clusters, kind="stable") if known else np.arange(m)
-    rank = {int(client): at for at, client in enumerate(order)}
+    has_clusters = len(clusters) == m
+    xy = positions(run, m, n)
+    order = np.argsort(clusters, kind="stable") if has_clusters else np.arange(m)
+    rank = {int(client): row for row, client in enumerate(order)}
     return [
         {
             "id": i,
-            "x": round(places[i][0], 4),
-            "y": round(places[i][1], 4),
-            "cluster": int(clusters[i]) if known and i < m else -1,
+            "x": round(xy[i][0], 4),
+            "y": round(xy[i][1], 4),
+            "cluster": int(clusters[i]) if has_clusters and i < m else -1,
             "server": i >= m,
             "falsified": " and ".join(
-                word for word, who in (("labels", labels), ("messages", messages)) if i < m and who[i]
+                word for word, mask in (("labels", labels), ("messages", messages)) if i < m and mask[i]
             ),
             "order": rank.get(i, i),
         }
@@ -161,7 +167,9 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
 
 
 def positions(run: Run, m: int, n: int) -> list[tuple[float, float]]:
-    """A place (x, y) for each node, the same in all rounds: clients that often mix each other are close.
+    """Compute a position (x, y) for each node, from -1 to 1, the same in all rounds.
+
+    Clients that often choose each other are close.
 
     Args:
         run: with recorded links.
@@ -183,7 +191,7 @@ def positions(run: Run, m: int, n: int) -> list[tuple[float, float]]:
         ties = (counts / (2 * rounds)) ** 2 * 4
         graph.add_weighted_edges_from(zip((pairs // n).tolist(), (pairs % n).tolist(), ties.tolist(), strict=True))
     clusters = run.split.get("clusters", np.array([]))
-    if len(clusters) == m:  # a weak tie, so that scattered members of a cluster stand together
+    if len(clusters) == m:  # a weak tie keeps members of a cluster together even if they do not choose each other
         for cluster in np.unique(clusters):
             members = np.flatnonzero(clusters == cluster)
             for i, j in zip(members, np.roll(members, 1), strict=True):
@@ -191,47 +199,47 @@ def positions(run: Run, m: int, n: int) -> list[tuple[float, float]]:
                     old = graph.get_edge_data(int(i), int(j), {"weight": 0.0})["weight"]
                     graph.add_edge(int(i), int(j), weight=old + 0.35)
     start = dict(enumerate(_circles(run, m)))
-    found = nx.spring_layout(graph, pos=start, k=3.2 / math.sqrt(n), iterations=60, seed=0, weight="weight")
-    return _fitted(_apart([(float(found[i][0]), float(found[i][1])) for i in range(n)]))
+    layout = nx.spring_layout(graph, pos=start, k=3.2 / math.sqrt(n), iterations=60, seed=0, weight="weight")
+    return _scaled(_pushed_apart([(float(layout[i][0]), float(layout[i][1])) for i in range(n)]))
 
 
 def _circles(run: Run, m: int) -> list[tuple[float, float]]:
-    """Clients on small circles, a circle a cluster, around the middle; on one circle where none are known."""
+    """Place each cluster on a small circle around the middle; if clusters are unknown, all clients on one circle."""
     clusters = run.split.get("clusters", np.array([]))
     if len(clusters) != m or len(np.unique(clusters)) < 2:
         return [(math.sin(2 * math.pi * i / m), math.cos(2 * math.pi * i / m)) for i in range(m)]
-    names, found = np.unique(clusters), [(0.0, 0.0)] * m
+    names, xy = np.unique(clusters), [(0.0, 0.0)] * m
     radius = min(0.42, 1.1 * math.sin(math.pi / len(names)) / (1 + math.sin(math.pi / len(names))))
-    for place, name in enumerate(names):
-        angle = 2 * math.pi * place / len(names) + math.pi / 4
+    for number, name in enumerate(names):
+        angle = 2 * math.pi * number / len(names) + math.pi / 4
         centre = ((1 - radius) * math.sin(angle), (1 - radius) * math.cos(angle))
         members = np.flatnonzero(clusters == name)
-        for at, client in enumerate(members):
-            turn = 2 * math.pi * at / len(members)
+        for rank, client in enumerate(members):
+            turn = 2 * math.pi * rank / len(members)
             size = radius if len(members) > 1 else 0.0
-            found[int(client)] = (centre[0] + size * math.sin(turn), centre[1] + size * math.cos(turn))
-    return found
+            xy[int(client)] = (centre[0] + size * math.sin(turn), centre[1] + size * math.cos(turn))
+    return xy
 
 
 def _around_servers(run: Run, m: int, n: int) -> list[tuple[float, float]]:
-    """Clients on a circle in the order of their clusters, servers in the middle."""
+    """Place clients on a circle in the order of their clusters, and servers in the middle."""
     clusters = run.split.get("clusters", np.array([]))
     order = np.argsort(clusters, kind="stable") if len(clusters) == m else np.arange(m)
-    found = [(0.0, 0.0)] * n
-    for at, client in enumerate(order):
-        turn = 2 * math.pi * at / m
-        found[int(client)] = (math.sin(turn), math.cos(turn))
+    xy = [(0.0, 0.0)] * n
+    for rank, client in enumerate(order):
+        turn = 2 * math.pi * rank / m
+        xy[int(client)] = (math.sin(turn), math.cos(turn))
     servers = n - m
     for s in range(servers):
         turn = 2 * math.pi * s / servers
         size = 0.3 if servers > 1 else 0.0
-        found[m + s] = (size * math.sin(turn), size * math.cos(turn))
-    return found
+        xy[m + s] = (size * math.sin(turn), size * math.cos(turn))
+    return xy
 
 
-def _apart(places: list[tuple[float, float]], steps: int = 100) -> list[tuple[float, float]]:
+def _pushed_apart(xy: list[tuple[float, float]], steps: int = 100) -> list[tuple[float, float]]:
     """Push apart nodes that cover each other."""
-    points = np.array(_fitted(places))
+    points = np.array(_scaled(xy))
     least = min(0.4, 1.75 / math.sqrt(len(points)))
     for _ in range(steps):
         delta = points[:, None] - points[None]
@@ -243,9 +251,9 @@ def _apart(places: list[tuple[float, float]], steps: int = 100) -> list[tuple[fl
     return [(float(x), float(y)) for x, y in points]
 
 
-def _fitted(places: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same places from -1 to 1 in both directions, circles kept round."""
-    points = np.array(places)
+def _scaled(xy: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Move and scale positions to lie from -1 to 1; both axes have the same scale, so that circles stay round."""
+    points = np.array(xy)
     middle = (points.max(0) + points.min(0)) / 2
     half = float((points.max(0) - points.min(0)).max()) / 2 or 1.0
     return [(float(x), float(y)) for x, y in (points - middle) / half]

@@ -1,4 +1,4 @@
-"""Numbers over seeds and over clients, as the report's tables and charts show them."""
+"""Statistics over seeds and over clients for the tables and charts of reports."""
 
 from __future__ import annotations
 
@@ -16,108 +16,105 @@ from dfl_lightning.functional import OverClients, over_clients
 from dfl_lightning.runs.reading import Run
 
 Number = TypeVar("Number")
-"""Of a round, or several of them."""
+"""Type of the value of a round: a number, or several numbers."""
 
 MOST_POINTS = 200
-"""Points of a curve: more cannot be seen."""
+"""Largest number of points of a curve, since more cannot be seen."""
 
 
 def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
-    """Pairs of runs with the same seed and the same test data.
-
-    Args:
-        a: a method.
-        b: the other one.
-    """
+    """Match the runs of two methods that have the same seed and the same test data, as pairs (run of a, run of b)."""
     partners = {pairing_of(run): run for run in b.runs}
-    found = [(run, partners.get(pairing_of(run))) for run in a.runs]
-    return [(run, partner) for run, partner in found if partner is not None]
+    pairs = [(run, partners.get(pairing_of(run))) for run in a.runs]
+    return [(run, partner) for run, partner in pairs if partner is not None]
 
 
 def pairing_of(run: Run) -> tuple[Any, str]:
-    """What runs that are paired have in common: the seed and the test data; of unknown data a run has its own."""
+    """Return the key that paired runs have in common: the seed and a hash of the test data.
+
+    A run whose test data are unknown has its folder instead of the hash, so that it is paired with no other run.
+    """
     return seed_of(run), tested_on(run) or str(run.path)
 
 
 def last_of_clients(run: Run, name: str = "") -> np.ndarray:
-    """A number of each client at the last evaluation, float64 [m]; empty where there is none.
+    """Return a value of each client at the last evaluation, float64 [m]; an empty array if the run has none.
 
     Args:
-        run: any.
-        name: of an array in clients.npz; empty: the score on test data.
+        run: finished or not.
+        name: name of an array in clients.npz; default: the score on test data.
     """
     array = run.clients.get(name or run.score.column)
     return array[-1].astype(np.float64) if array is not None and len(array) else np.array([])
 
 
 def of_honest(run: Run, values: np.ndarray) -> np.ndarray:
-    """Return the values of the clients over which mean scores are taken.
+    """Return the values of the clients over which mean scores are taken: the honest ones, or all if none is honest.
 
     Args:
-        run: any.
-        values: of its clients, [..., m].
+        run: finished or not.
+        values: values of its m clients, [..., m].
     """
     return values[..., honest(run, values.shape[-1])]
 
 
 def last_scores(run: Run) -> np.ndarray:
-    """Return the last scores of the honest clients with test data, float64 [k]; NaN where the loss is not finite."""
-    known, losses = (of_honest(run, last_of_clients(run, name)) for name in ("", "test_loss"))
-    return known[~np.isnan(known) | ~np.isnan(losses)] if len(losses) == len(known) else known[~np.isnan(known)]
+    """Return the last scores of the k honest clients with test data, float64 [k].
+
+    A score is NaN if the client's loss is not finite.
+    """
+    scores, losses = (of_honest(run, last_of_clients(run, name)) for name in ("", "test_loss"))
+    return scores[~np.isnan(scores) | ~np.isnan(losses)] if len(losses) == len(scores) else scores[~np.isnan(scores)]
 
 
 def last_score(run: Run) -> float:
-    """Mean score over clients on test data at the last evaluation; NaN where a client's loss is not finite."""
+    """Compute the mean test score over honest clients at the last evaluation; NaN if a client's loss is not finite."""
     return _over_clients(run).mean
 
 
 def worst_tenth(run: Run) -> float:
-    """Mean test score of the worst tenth of the clients at the last evaluation; NaN as in `last_score`."""
+    """Compute the mean test score of the worst tenth of the clients at the last evaluation; NaN as in `last_score`."""
     return _over_clients(run).worst10
 
 
 def _over_clients(run: Run) -> OverClients:
-    known = torch.from_numpy(last_scores(run))
-    return over_clients(known, bool(known.isnan().any()), run.score.higher_is_better)
+    scores = torch.from_numpy(last_scores(run))
+    return over_clients(scores, bool(scores.isnan().any()), run.score.higher_is_better)
 
 
 def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:
-    """A score over those runs that have test data; NaN where a client's loss is not finite.
+    """Compute mean and standard deviation of a score over the runs with test data; NaN if a run's score is not finite.
 
     Args:
         number: `last_score` or `worst_tenth`.
-        runs: one a seed.
+        runs: one for each seed.
     """
     return spread_of_all([number(run) for run in runs if len(last_scores(run))])
 
 
 def received(run: Run) -> float:
-    """Bytes that a client received in the whole run, mean over clients; NaN where the run has not counted them."""
+    """Return the bytes received by a client in the whole run, mean over clients; NaN if they were not counted."""
     return float(np.nansum(run.metrics["bytes_received"])) if "bytes_received" in run.metrics else math.nan
 
 
 def models_a_round(run: Run) -> float:
-    """Models that a client received in a round, mean over clients and rounds; NaN where the run has not counted them.
-
-    Args:
-        run: any.
-    """
+    """Return the models received by a client in a round, mean over clients and rounds; NaN if they were not counted."""
     counted = run.metrics.get("models_received", np.empty(0))
     counted = counted[~np.isnan(counted)]
     return float(counted.mean()) if len(counted) else math.nan
 
 
 def seconds(run: Run) -> float:
-    """Seconds that the rounds took."""
+    """Sum the seconds of all rounds; 0 if the run has not measured them."""
     return float(np.nansum(run.metrics.get("seconds", np.array([math.nan]))))
 
 
 def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Indices of evenly spaced points of a curve, the first and the last among them.
+    """Choose evenly spaced points of a curve, including the first and the last, and return their indices.
 
     Args:
-        length: points of the curve.
-        most: points to keep.
+        length: number of points of the curve.
+        most: number of points to keep.
 
     Examples:
         >>> thinned(5, 3)
@@ -129,7 +126,7 @@ def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
 
 
 def from_one(round: int | np.integer) -> int:
-    """The number of a round for people, who count from 1; files and code count from 0.
+    """Return the number of a round for people, counted from 1; files and code count from 0.
 
     Examples:
         >>> from_one(0)
@@ -139,21 +136,23 @@ def from_one(round: int | np.integer) -> int:
 
 
 def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
-    """A column of metrics.csv over the seeds of a method; a run that has ended counts as `held` says.
+    """Compute mean and standard deviation over seeds of a column of metrics.csv, by round.
+
+    A finished run keeps its last value until the last round of all runs, see `held`.
 
     Args:
         method: with a run for each seed.
-        column: of metrics.csv.
+        column: column of metrics.csv.
 
     Returns:
-        `round`, `mean`, `sd` (NaN with one seed) and `count` of the rounds in which a run has a number, thinned. The
-        mean is NaN where the number of a run is not finite.
+        Arrays `round` (0-based), `mean`, `sd` (NaN with one seed) and `count` (runs with a value), over an even choice
+        of at most `MOST_POINTS` rounds. The mean is NaN if the value of a run is not finite.
     """
     series = [known_numbers(run, column) for run in method.runs]
-    rounds = sorted({int(r) for known in series for r in known})
-    series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
+    rounds = sorted({int(r) for values in series for r in values})
+    series = [held(run, values, rounds) for run, values in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]
-    spreads = [spread_of_all([known[r] for known in series if r in known]) for r in rounds]
+    spreads = [spread_of_all([values[r] for values in series if r in values]) for r in rounds]
     return {
         "round": np.array(rounds, dtype=np.int64),
         "mean": np.array([each.mean for each in spreads]),
@@ -163,14 +162,14 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
 
 
 def held(run: Run, known: Mapping[int, Number], rounds: Sequence[int]) -> dict[int, Number]:
-    """What is known of a run by round; after the end of a finished one, whose models stay as they are, its last number.
+    """Return values by round; pad a finished run with its last value, since its models no longer change.
 
-    Without it the end of a curve is a mean over those seeds alone that early stopping has let go on for longest.
+    Without padding, the end of a curve would be a mean over only those seeds that early stopping ended last.
 
     Args:
-        run: any.
-        known: numbers by round.
-        rounds: of all runs of its method.
+        run: finished or not.
+        known: values of the run by round.
+        rounds: all rounds in which a run of the method has a value.
     """
     if not known or not is_finished(run):
         return dict(known)
@@ -179,24 +178,24 @@ def held(run: Run, known: Mapping[int, Number], rounds: Sequence[int]) -> dict[i
 
 
 def known_numbers(run: Run, column: str) -> dict[int, float]:
-    """Return a column of metrics.csv by round, without the rounds that have no number.
+    """Return a column of metrics.csv by round, without the rounds that have no value.
 
-    A number may be infinite, or NaN in an evaluation in which a client's loss is not finite.
+    A value may be infinite, or NaN in an evaluation in which a client's loss is not finite.
 
     Args:
-        run: any.
-        column: of metrics.csv.
+        run: finished or not.
+        column: column of metrics.csv.
     """
     values = run.metrics.get(column)
     if values is None:
         return {}
-    there = ~np.isnan(values)
+    has_value = ~np.isnan(values)
     split = next((split for split in _EVALUATED if column.startswith(f"{split}_")), "")
     losses = run.metrics.get(f"{split}_loss")
     if losses is not None:
-        there |= np.isinf(losses)
-    return {int(r): float(v) for r, v in zip(run.metrics["round"][there], values[there], strict=True)}
+        has_value |= np.isinf(losses)
+    return {int(r): float(v) for r, v in zip(run.metrics["round"][has_value], values[has_value], strict=True)}
 
 
 _EVALUATED = ("val", "test", "global_test")
-"""The data on which an evaluation's columns are measured; each has a column of the loss."""
+"""Prefixes of the columns of evaluations, by data; each prefix has a column of the loss."""

@@ -1,4 +1,4 @@
-"""`dfl-report`: one page about one or several runs."""
+"""Writing of reports: one page about one or several runs, and picture files of its charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dfl_lightning.bench.report.page.paper import Paper
 
 FIGURES = "figures"
-"""The folder of figures beside the page."""
+"""Name of the folder of figures next to the page."""
 
 
 def write_report(
@@ -32,22 +32,22 @@ def write_report(
     width: str | None = None,
     font: str | None = None,
 ) -> Path:
-    """Make the page, and where asked its figures as files of their own.
+    """Write a page about runs, and optionally each of its charts as a picture file.
 
     Args:
         runs: run folders; `NAME=RUN` gives the run's method a name.
-        to: the page's file; default `report.html` in the first run's folder.
+        to: file of the page; default: `report.html` in the first run's folder.
         figures: `pdf`, `svg` or `png`: also write each chart in this format, and its rows as CSV.
-        figures_to: their folder; default `figures` beside the page.
-        width: of a figure on paper, for example `3.3in`, `8.4cm` or `240pt`: its type has 8 points then, and the title
-            is left to the paper; default: as large as on the page, with the title.
-        font: of the figures, a family that is installed; default: the page's.
+        figures_to: folder of these files; default: `figures` next to the page.
+        width: width of a figure on paper, for example `3.3in`, `8.4cm` or `240pt`: its type then has 8 points, and it
+            has no title, which a paper sets itself; default: as large as on the page, with the title.
+        font: font family of the figures, which must be installed; default: the page's.
 
     Returns:
-        The page's file.
+        The file of the page.
 
     Raises:
-        UserError: no such run, format, width or font, Altair is not installed, or a file cannot be written.
+        UserError: a run, format, width or font does not exist, Altair is not installed, or a file cannot be written.
     """
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
@@ -74,22 +74,22 @@ def write_page(
     command: str = "",
     opening: Callable[[Sequence[Method]], Opening] | None = None,
 ) -> Path:
-    """Make the page of runs with names.
+    """Write a page about runs, grouped into methods.
 
     Args:
-        named: a name, empty where there is none, and the run folder, of each run.
-        file: the page's.
-        pictures: a folder for the charts as files of their own, and how these look.
-        columns: of a study, for each run.
-        study: its title.
-        command: that trains it.
-        opening: makes the first section of its page.
+        named: for each run the name of its method, which may be empty, and the run folder.
+        file: file of the page.
+        pictures: folder and look of picture files of the charts; default: no such files.
+        columns: column of a study for each run.
+        study: title of the study.
+        command: command that trains the study.
+        opening: function that makes the first section of the study's page.
 
     Returns:
-        The page's file.
+        The file of the page.
 
     Raises:
-        UserError: no such run, Altair is not installed, or a file cannot be written.
+        UserError: a run does not exist, Altair is not installed, or a file cannot be written.
     """
     check_report()
     methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
@@ -105,19 +105,19 @@ def write_methods(
     opening: Callable[[Sequence[Method]], Opening] | None = None,
     following: float | None = None,
 ) -> Path:
-    """Make the page of methods; arguments as of `write_page`.
+    """Write a page that compares methods.
 
     Args:
-        methods: to be compared.
-        file: the page's.
-        pictures: a folder for the charts as files of their own, and how these look.
-        study: its title.
-        command: that trains it.
-        opening: makes the first section of its page.
-        following: while the run lasts, the seconds until the next page: a browser loads it then.
+        methods: in any order.
+        file: file of the page.
+        pictures: folder and look of picture files of the charts; default: no such files.
+        study: title of the study.
+        command: command that trains the study.
+        opening: function that makes the first section of the study's page.
+        following: seconds until the next page of a run that is still training, after which a browser reloads the page.
 
     Returns:
-        The page's file.
+        The file of the page.
 
     Raises:
         UserError: a file cannot be written.
@@ -129,7 +129,7 @@ def write_methods(
     from dfl_lightning.bench.report.page.sections import figures
 
     methods = in_order(methods)
-    with unchecked(), _without_collecting():
+    with unchecked(), _without_garbage_collection():
         first = None if opening is None else opening(methods)
         drawn = [*(first.figures if first else []), *figures(methods)]
         text = page(methods, drawn, study, command, first, following)
@@ -143,21 +143,23 @@ def write_methods(
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Within it Python looks for no cycles of references: a page is a million small objects, nearly all of them needed
-    until its end, and looking through them again and again takes a fifth of the time.
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable Python's search for cycles of references within the context.
+
+    A page is a million small objects, and nearly all are needed until its end. Searching them again and again would
+    take a fifth of the time.
     """
-    before = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if before:
+        if was_enabled:
             gc.enable()
 
 
 def check_report() -> None:
-    """Refuse a report that cannot be made.
+    """Raise if the libraries that draw charts are not installed.
 
     Raises:
         UserError: Altair or vl-convert is not installed.
@@ -168,7 +170,7 @@ def check_report() -> None:
 
 
 def _named(word: str) -> tuple[str, str]:
-    """A name, or nothing, and the run folder.
+    """Split an argument `NAME=RUN` into the name, empty if there is none, and the run folder.
 
     Examples:
         >>> _named("AFIND+ = 0.2=runs/afind/1")
