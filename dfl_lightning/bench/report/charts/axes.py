@@ -1,4 +1,4 @@
-"""Axes: whole numbers, rounds and scores, on round numbers, and what they leave out."""
+"""Axes of charts: for whole numbers, rounds and scores, with ends on round numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dfl_lightning.utils.score import Score
 
 
 def whole_axis(field: str, title: str, rows: Sequence[Row], ticks: int, start: int | None = None) -> Any:
-    """A horizontal axis of whole numbers, each of which stands there once.
+    """Make a horizontal axis of whole numbers, without repeated labels.
 
     Args:
-        field: of the rows.
-        title: of the axis.
+        field: field of the rows with the numbers.
+        title: title of the axis.
         rows: one or more.
-        ticks: at most about so many.
-        start: of the axis; default: the least number.
+        ticks: largest number of steps between ticks.
+        start: first number of the axis; default: the least one of the rows.
     """
     alt = altair()
     values = [int(row[field]) for row in rows]
@@ -30,12 +30,12 @@ def whole_axis(field: str, title: str, rows: Sequence[Row], ticks: int, start: i
 
 
 def whole_ticks(first: int, last: int, most: int) -> list[int]:
-    """Whole numbers from first to last that are multiples of 1, 2, 5, 10, 20 and so on.
+    """List the multiples of a round step (1, 2, 5, 10, 20 and so on) from first to last.
 
     Args:
         first: least number.
         last: largest number.
-        most: how many steps there may be between them.
+        most: largest number of steps; the step is the smallest with which there are not more.
 
     Examples:
         >>> whole_ticks(1, 3, 5), whole_ticks(1, 30, 5)
@@ -46,45 +46,45 @@ def whole_ticks(first: int, last: int, most: int) -> list[int]:
 
 
 def _steps() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50 and so on."""
+    """Yield 1, 2, 5, 10, 20, 50 and so on."""
     return (factor * 10**power for power in count() for factor in (1, 2, 5))
 
 
 def round_axis(rows: Sequence[Row], ticks: int) -> Any:
-    """A horizontal axis of rounds, which people count from 1.
+    """Make a horizontal axis of rounds.
 
     Args:
-        rows: with their `round`.
-        ticks: at most about so many.
+        rows: rows with a `round`, counted from 1.
+        ticks: largest number of steps between ticks.
     """
     return whole_axis("round", "round", rows, ticks)
 
 
 def cut(title: str, values: Iterable[float | None], domain: Sequence[float]) -> str:
-    """The title of an axis, which says where it cuts values off.
+    """Add to the title of an axis where it cuts values off.
 
     Args:
-        title: of the axis.
-        values: that the chart has, in its unit.
-        domain: of the axis.
+        title: title without this.
+        values: values of the chart, in its unit; None and NaN are ignored.
+        domain: both ends of the axis.
 
     Examples:
         >>> cut("test accuracy, %", [12.0, 93.0], [55, 95])
         'test accuracy, %, cut below 55'
     """
-    known = finite(values)
-    sides = [("below", domain[0], min(known, default=domain[0]) < domain[0])]
-    sides.append(("above", domain[1], max(known, default=domain[1]) > domain[1]))
+    numbers = finite(values)
+    sides = [("below", domain[0], min(numbers, default=domain[0]) < domain[0])]
+    sides.append(("above", domain[1], max(numbers, default=domain[1]) > domain[1]))
     words = " and ".join(f"{side} {end:g}" for side, end, is_cut in sides if is_cut)
     return f"{title}, cut {words}" if words else title
 
 
 def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
-    """A vertical axis with a horizontal title above its end.
+    """Make a vertical axis with a horizontal title above its upper end.
 
     Args:
-        title: of the axis.
-        options: further ones of `altair.Axis`.
+        title: title of the axis.
+        options: further options of `altair.Axis`.
     """
     return altair().Axis(
         title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12, tickCount=6, **options
@@ -92,33 +92,33 @@ def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
 
 
 def score_bounds(values: Sequence[float], score: Score) -> list[float]:
-    """An axis domain of a task's score: of a share within 0 to 100, of others around the values, on round numbers.
+    """Choose both ends of an axis for a task's score: around the values, on round numbers, within 0 to 100 for a share.
 
     Args:
-        values: in the unit of the chart; those that are not finite do not count.
-        score: of the task.
+        values: in the unit of the chart; those that are not finite are ignored.
+        score: score of the task.
     """
     if score.percent:
         return bounds(values)
-    known = finite(values) or [0.0, 1.0]
-    span = max(known) - min(known) or abs(max(known)) or 1.0
+    numbers = finite(values) or [0.0, 1.0]
+    span = max(numbers) - min(numbers) or abs(max(numbers)) or 1.0
     step = 10.0 ** math.floor(math.log10(span / 10))
     step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= span / 20)
-    ends = math.floor((min(known) - 0.06 * span) / step), math.ceil((max(known) + 0.06 * span) / step)
+    ends = math.floor((min(numbers) - 0.06 * span) / step), math.ceil((max(numbers) + 0.06 * span) / step)
     return [float(f"{step * end:.6g}") for end in ends]
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Return the values that are numbers and finite."""
+    """Return the finite numbers among the values."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def typical(values: Iterable[float | None], score: Score) -> list[float]:
-    """The finite values without the worst 4 %, those of the first rounds, for which no axis is made; in order.
+    """Sort the finite values and leave out the worst 4 %: an axis need not show the scores of the first rounds.
 
     Args:
         values: in the unit of the chart.
-        score: of the task.
+        score: score of the task.
     """
     order = sorted(finite(values))
     few = len(order) // 25
@@ -126,20 +126,20 @@ def typical(values: Iterable[float | None], score: Score) -> list[float]:
 
 
 def rounded_for(value: float, score: Score) -> float:
-    """A number of a chart, without digits that cannot be seen.
+    """Round a score of a chart to digits that can be seen.
 
     Args:
         value: in the unit of the chart.
-        score: of the task.
+        score: score of the task.
     """
     return round(float(value), 3) if score.percent else float(f"{value:.5g}")
 
 
 def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margin: float = 0.06) -> list[float]:
-    """An axis domain around the values with a margin at both ends, on multiples of 5.
+    """Choose both ends of an axis around the values, with a margin, on multiples of 5.
 
     Args:
-        values: those that are not finite do not count.
+        values: those that are not finite are ignored.
         low: least bound.
         high: largest bound.
         margin: share of the values' range that is added at each end.
@@ -148,9 +148,9 @@ def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margi
         >>> bounds([62.0, 91.0])
         [60, 95]
     """
-    known = finite(values)
-    if not known:
+    numbers = finite(values)
+    if not numbers:
         return [low, high]
-    least, most = min(known), max(known)
+    least, most = min(numbers), max(numbers)
     room = max((most - least) * margin, 1.0)
     return [max(low, 5 * math.floor((least - room) / 5)), min(high, 5 * math.ceil((most + room) / 5))]

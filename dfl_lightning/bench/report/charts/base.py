@@ -1,4 +1,4 @@
-"""What all charts start from: rows inside a chart, its size and theme, and what is drawn of runs."""
+"""Common parts of all charts: rows inside a chart, its size and theme, and the choice of runs that are drawn."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Row = dict[str, Any]
 WIDTH, HEIGHT, TALLEST = 560, 300, 600
 
 TILES = "tiles"
-"""Name of a chart, or of a layer, whose rectangles cover an area without gaps."""
+"""Name of charts and layers whose rectangles cover an area without gaps."""
 
 
 def altair() -> Any:
-    """The library that draws, where it is installed.
+    """Import Altair, the library of charts.
 
     Raises:
-        UserError: it is not.
+        UserError: Altair is not installed.
     """
     try:
         import altair as alt
@@ -39,25 +39,21 @@ def altair() -> Any:
 
 
 def data(rows: Sequence[Row]) -> alt.Data:
-    """Rows as data inside the chart; numbers that are not finite become null.
-
-    Args:
-        rows: a dict each.
-    """
+    """Put rows into a chart as its data; numbers that are not finite become null."""
     values = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
-    found: alt.Data = _inline()(values=values)
-    return found
+    inline: alt.Data = _inline_data_class()(values=values)
+    return inline
 
 
 @cache
-def _inline() -> Any:
-    """Altair's inline data without what it does to each row: it copies, converts and checks them again and again."""
+def _inline_data_class() -> Any:
+    """Create a fast class of inline data: Altair's own copies, converts and checks each row again and again."""
 
     class Rows(altair().InlineData):  # type: ignore[misc]
         _class_is_valid_at_instantiation = False
 
         def __deepcopy__(self, memo: Any = None) -> Any:
-            return self  # rows do not change
+            return self  # rows never change, so that no copy is needed
 
         def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
             return {key: value for key, value in self._kwds.items() if isinstance(value, (list, str))}
@@ -67,7 +63,7 @@ def _inline() -> Any:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Within it Altair does not check each part of a chart against its schema: for charts that tests have checked."""
+    """Disable Altair's checks of charts against their schema within the context, since tests have checked them."""
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):
@@ -75,10 +71,12 @@ def unchecked() -> Iterator[None]:
 
 
 def height_for(names: Sequence[str]) -> int:
-    """Return the height of a chart with room for a name at the end of each line: of few lines the ordinary one.
+    """Return the height of a chart, in pixels, with room for a name at the end of each line.
+
+    The height is from `HEIGHT` to `TALLEST`.
 
     Args:
-        names: of the methods that are drawn.
+        names: names of the methods that are drawn.
 
     Examples:
         >>> height_for(["A"] * 15), height_for(["A"] * 31), height_for(["A"] * 99)
@@ -88,40 +86,36 @@ def height_for(names: Sequence[str]) -> int:
 
 
 def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT) -> Any:
-    """A chart with its size, in the light theme; the page sets its own theme and width.
+    """Set size and light theme of a chart; the page replaces theme and width by its own.
 
     Args:
-        chart: of altair.
+        chart: an Altair chart.
         width: in pixels.
         height: in pixels.
     """
     autosize = altair().AutoSizeParams(type="fit", contains="padding")
-    whole = chart.copy(deep=False)  # `properties` would check each value against the schema, also within `unchecked`
+    whole = chart.copy(deep=False)  # `properties` would check values against the schema, even within `unchecked`
     for name, value in {"width": width, "height": height, "autosize": autosize, "config": config(LIGHT)}.items():
         setattr(whole, name, value)
     return whole
 
 
 def drawn(runs: Sequence[Run | Method]) -> list[Method]:
-    """What a chart of these runs draws; see `for_charts`."""
+    """Group runs into methods and prepare them for charts; see `for_charts`."""
     return for_charts(as_methods(runs))
 
 
 def score_of(methods: Sequence[Method]) -> Score:
-    """By what methods of one task are compared.
-
-    Args:
-        methods: one or more.
-    """
+    """Return the score with which methods of one task are compared; the default score without methods."""
     return methods[0].score if methods else Score()
 
 
 def judged(rows: Sequence[Row], methods: Sequence[Method]) -> list[Row]:
-    """The rows that axes are made for: of the methods that can be compared, or of all where none can.
+    """Return the rows for which axes are made: those of methods that can be compared, or all if none can.
 
     Args:
-        rows: with their `method`.
-        methods: as charts draw them.
+        rows: rows with a `method`.
+        methods: methods as `for_charts` returns them.
     """
     aside = {method.name for method in methods if method.aside}
     return [row for row in rows if row["method"] not in aside] or list(rows)

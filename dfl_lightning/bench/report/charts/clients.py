@@ -1,4 +1,4 @@
-"""How a method treats its clients: from best to worst, and against training alone."""
+"""Charts of single clients: their scores from best to worst, and their gains over training alone."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 
-_AS_HIGH = 1200
-"""Pixels up to which the chart of clients is as high as that of gains beside it, which has a row of each method; its
-names would have room in less, as those of other charts."""
+_MOST_STRETCHED = 1200
+"""Largest height in pixels to which the chart of clients is stretched, to be as high as that of gains next to it."""
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:
-    """Draw clients from best to worst at the last evaluation, a step each: mean over seeds by rank, with a band of one
-    standard deviation; the worst tenth is shaded.
+    """Draw the clients' scores at the last evaluation from best to worst, a step for each client.
+
+    Scores are means over seeds by rank, with a band of one standard deviation. The worst tenth is shaded.
 
     Raises:
         UserError: no run was evaluated on test data.
@@ -65,38 +65,41 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
-    beside = _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0
-    height = max(height_for(names), min(beside, _AS_HIGH))
+    of_gains = _gain_height(sum(not m.is_local for m in methods)) if _has_chart_of_gains(methods) else 0
+    height = max(height_for(names), min(of_gains, _MOST_STRETCHED))
     labels = end_labels(ends, names, score.field, domain, "rank", height, lines=rows)
     return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
 
 
 def _end(method: Method, row: Row, score: Score) -> Row:
-    """Return the end of a method's line; one that is not finite says so."""
+    """Return the end of a method's line, with the words that follow its name there."""
     if math.isfinite(row[score.field]):
         return {**row, "after": said_after(method, "")}
     return {**row, **ended(method, score.field, math.nan)}
 
 
-def _has_local(methods: Sequence[Method]) -> bool:
-    """Whether there is a chart of gains beside that of the clients, which is as high then."""
+def _has_chart_of_gains(methods: Sequence[Method]) -> bool:
+    """Return True if the page has a chart of gains over training alone, next to the chart of clients."""
     return any(method.is_local for method in methods)
 
 
 def _gain_height(number: int) -> int:
-    """Pixels for the gains of so many methods: a row of each, whose words stand free of the row above, and the axis."""
+    """Return the height of a chart of gains in pixels: a row for each method, and the axis."""
     return 50 + _row_of_gains(number)[0] * number
 
 
 def _row_of_gains(number: int) -> tuple[int, int, int]:
-    """Pixels of a row, the area of its largest dot, and how far above the dots its words stand."""
+    """Return sizes of the chart of gains: pixels of a row, area of the largest dot, and height of words above dots."""
     return (66, 460, 20) if number <= 4 else (54, 460, 20) if number <= 8 else (36, 170, 15)
 
 
 def _by_rank(method: Method, score: Score) -> list[Row]:
-    """Mean and deviation over seeds of the best client, the second, and so on; nothing where none is tested."""
-    found = [of_honest(run, last_of_clients(run)) for run in method.runs]
-    numbers = [best_first(known, score) for known in found if len(known)]
+    """Return mean and standard deviation over seeds of the best client, the second best, and so on.
+
+    The ranks are thinned evenly. The list is empty if no run was evaluated, or if one has no client with test data.
+    """
+    of_runs = [of_honest(run, last_of_clients(run)) for run in method.runs]
+    numbers = [best_first(values, score) for values in of_runs if len(values)]
     if not numbers or not min(map(len, numbers)):
         return []
     count = min(map(len, numbers))
@@ -107,7 +110,7 @@ def _by_rank(method: Method, score: Score) -> list[Row]:
         row: Row = {"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(mean, score)}
         row |= dict.fromkeys(("sd", "low", "high"))
         if len(of_seeds) > 1:
-            with np.errstate(invalid="ignore"):  # infinite numbers have no deviation
+            with np.errstate(invalid="ignore"):  # the deviation of infinite numbers is NaN, without a warning
                 sd = of_seeds[:, rank].std(ddof=1)
             band = {"sd": sd, "low": mean - sd, "high": mean + sd}
             row |= {name: rounded_for(value, score) for name, value in band.items()}
@@ -122,15 +125,15 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
 
     Args:
         runs: runs, or methods.
-        local: training alone; default: the method whose clients received nothing.
+        local: run or method in which clients train alone; default: the method whose clients received nothing.
 
     Raises:
-        UserError: there is none, or no pairs.
+        UserError: there is no such method, or no run can be paired with it.
     """
     alt, methods = altair(), drawn(runs)
     alone = as_methods([local])[0] if local is not None else next((m for m in methods if m.is_local), None)
     if alone is None:
-        raise UserError("there is no run among them in which clients train alone (--selection.k 0)")
+        raise UserError("gains need a run in which clients train alone (--selection.k 0), and none is given")
     rows = gains([method for method in methods if not method.aside], alone)
     if not rows:
         raise UserError("no run has the seed and the test data of a run in which clients train alone")
@@ -170,8 +173,8 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
     A gain is in points where the score is a share, and positive where the client is better off.
 
     Args:
-        methods: to compare.
-        alone: the method in which clients train alone.
+        methods: methods to compare with it.
+        alone: method in which clients train alone.
     """
     rows = []
     for method in methods:
@@ -182,7 +185,7 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
             if len(ours) != len(theirs):
                 continue
             score = run.score
-            with np.errstate(invalid="ignore"):  # where both are infinite
+            with np.errstate(invalid="ignore"):  # the difference of two infinite scores is NaN, without a warning
                 differences = score.merit(1.0) * (ours - theirs) * score.factor
             compared = honest(run, len(ours)) & honest(partner, len(ours))
             for client, gain in enumerate(differences):
@@ -194,11 +197,11 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
 
 
 def best_first(values: np.ndarray, score: Score) -> np.ndarray:
-    """The numbers that are not NaN, from the best to the worst.
+    """Sort the numbers that are not NaN from best to worst.
 
     Args:
-        values: of clients.
-        score: of the task.
+        values: scores of clients, [m].
+        score: score of the task.
     """
     order = np.sort(values[~np.isnan(values)])
     return order[::-1] if score.higher_is_better else order
@@ -211,20 +214,20 @@ def _over_alone(score: Score) -> str:
 
 
 def _step(rows: Sequence[dict[str, Any]], score: Score) -> float:
-    """Within which gains are one dot: a point, or a 60th of what they span."""
+    """Return the width within which gains are drawn as one dot: one point, or a 60th of their range."""
     gains = [row["gain"] for row in rows]
     return 1.0 if score.percent else float(f"{(max(gains) - min(gains)) / 60:.1g}") or 1.0
 
 
 def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
-    """Group the clients of a method that gain the same, to a step.
+    """Group the clients of a method whose gains are equal when rounded to the step.
 
     Returns:
-        A row a group: its mean `gain`, the `number` of clients, and `who` they are, seed and client of each.
+        A row for each group: its mean `gain`, the `number` of clients, and `who`, the seed and id of each client.
     """
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault((row["method"], round(row["gain"] / step)), []).append(row)
+        groups.setdefault((row["method"], round(row["gain"] / step)), []).append(row)
     return [
         {
             "method": method,
@@ -232,5 +235,5 @@ def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
             "number": len(group),
             "who": " ".join(f"{'' if row['seed'] is None else row['seed']}:{row['client']}" for row in group),
         }
-        for (method, _), group in found.items()
+        for (method, _), group in groups.items()
     ]

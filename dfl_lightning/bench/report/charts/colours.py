@@ -1,4 +1,4 @@
-"""How methods are told apart in charts: by colours and dashes, the same on a whole page."""
+"""Colours and dashes of methods, the same in all charts of a page."""
 
 from __future__ import annotations
 
@@ -10,59 +10,63 @@ from dfl_lightning.bench.report.charts.theme import DASHES, DOTTED, LIGHT
 from dfl_lightning.bench.report.methods import Method
 
 LOCAL = "Local"
-"""What training alone is called; it has a colour and dashes of its own."""
+"""Name of training alone, which has a colour and dashes of its own."""
 
 
 def faintness(methods: Sequence[Method]) -> Any:
-    """The opacity of a line by its method: those that cannot be compared are faint."""
+    """Make the opacity of lines: methods that cannot be compared are faint."""
     alt = altair()
     aside = alt.FieldOneOfPredicate(field="method", oneOf=[method.name for method in methods if method.aside])
     return alt.condition(aside, alt.value(0.4), alt.value(1))
 
 
 def method_colour(names: Sequence[str], field: str = "method") -> Any:
-    """Colours by method, in the order of the names.
+    """Make the colours of methods.
 
     Args:
-        names: of the methods.
-        field: of the rows that has the name.
+        names: names of all methods of the page, in the order of their colours.
+        field: field of the rows with the method's name.
     """
     alt = altair()
     return alt.Color(f"{field}:N").scale(domain=colour_places(names)).legend(None)
 
 
 def method_dash(names: Sequence[str]) -> Any:
-    """Dashes by method, in the order of the names."""
-    alt, dashes = altair(), [dash_at(place) for place in range(len(colour_places(names)))]
+    """Make the dashes of methods.
+
+    Args:
+        names: names of all methods of the page, in the order of their dashes.
+    """
+    alt, dashes = altair(), [dash_at(index) for index in range(len(colour_places(names)))]
     return alt.StrokeDash("method:N").scale(domain=colour_places(names), range=dashes).legend(None)
 
 
 def colour_places(names: Sequence[str]) -> list[str]:
-    """The names in the order of their colours: training alone has the palette's last one, whoever else there is.
+    """List the names by the index of their colour; training alone always has the palette's last colour.
 
-    Blanks stand where no method has that colour.
+    Blank names fill indices that no method has.
 
     Args:
-        names: of the methods.
+        names: names of all methods of the page.
 
     Examples:
         >>> colour_places(["A", "Local", "B"])
         ['A', 'B', '  ', '   ', '    ', '     ', 'Local']
     """
-    number, found = len(LIGHT["category"]), [name for name in names if name != LOCAL]
-    for place in range(number - 1, len(found) + len(found) // (number - 1) + 1, number):
-        found.insert(place, " " * place)
-    found += [" " * place for place in range(len(found), number)] * (LOCAL in names)
+    number, placed = len(LIGHT["category"]), [name for name in names if name != LOCAL]
+    for index in range(number - 1, len(placed) + len(placed) // (number - 1) + 1, number):
+        placed.insert(index, " " * index)
+    placed += [" " * index for index in range(len(placed), number)] * (LOCAL in names)
     if LOCAL in names:
-        found[number - 1] = LOCAL
-    return found
+        placed[number - 1] = LOCAL
+    return placed
 
 
 def dash_at(place: int) -> list[float]:
-    """The dashes of the method at a place among the colours.
+    """Return the dashes of a method, as lengths of strokes and gaps in pixels.
 
     Args:
-        place: in `colour_places`.
+        place: index of the method in `colour_places`.
     """
     number = len(LIGHT["category"])
     return DOTTED if place == number - 1 else DASHES[(place - place // number) % len(DASHES)]

@@ -1,4 +1,4 @@
-"""The score against what it costs: bytes received, and simulated time where a run has it."""
+"""Charts of the score against its cost: bytes received, or simulated time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dfl_lightning.utils.errors import UserError
 
 
 def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
-    """Draw the test score, for classes the accuracy, against the megabytes received until then.
+    """Draw the test score (the accuracy, for classes) against the megabytes received by then.
 
-    A run that receives nothing is a line.
+    A method that receives nothing is a horizontal line.
 
     Raises:
         UserError: no run was evaluated on test data.
@@ -30,10 +30,10 @@ def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
 
 
 def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
-    """Draw the test score, for classes the accuracy, against simulated seconds.
+    """Draw the test score (the accuracy, for classes) against simulated seconds.
 
     Raises:
-        UserError: no run has them.
+        UserError: no run has simulated seconds.
     """
     methods = [m for m in drawn(runs) if any(SIMULATED in run.metrics for run in m.runs)]
     if not methods:
@@ -42,6 +42,15 @@ def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
 
 
 def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
+    """Draw the test score against a cost.
+
+    Args:
+        runs: runs, or methods.
+        column: column of metrics.csv with the cost.
+        unit: factor from the column to the unit of the axis.
+        title: title of the horizontal axis.
+        log: draw a logarithmic axis.
+    """
     alt, methods = altair(), drawn(runs)
     names, rows, flat, ends, score = names_for_colours(methods), [], [], [], score_of(methods)
     for method in methods:
@@ -112,7 +121,10 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
 
 
 def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
-    """Mean cost until a round, and mean score after it, over the runs that were evaluated then or ended before."""
+    """Return rows with the mean cost until a round and the mean score after it, over seeds.
+
+    Runs without an evaluation in that round are left out, unless they had finished before; see `held`.
+    """
     score = method.score
     series: list[dict[int, tuple[float, float]]] = []
     for run in method.runs:
@@ -122,12 +134,12 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
         column_of_run = run.metrics[column]
         costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
         spent = dict(zip(run.metrics["round"].astype(int).tolist(), costs.tolist(), strict=True))
-        known = known_numbers(run, score.column)
-        series[-1].update({r: (spent[r], value * score.factor) for r, value in known.items()})
-    rounds = sorted({r for known in series for r in known})
-    series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
+        scores = known_numbers(run, score.column)
+        series[-1].update({r: (spent[r], value * score.factor) for r, value in scores.items()})
+    rounds = sorted({r for points in series for r in points})
+    series = [held(run, points, rounds) for run, points in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]
-    means = {r: np.mean([known[r] for known in series if r in known], axis=0) for r in rounds}
+    means = {r: np.mean([points[r] for points in series if r in points], axis=0) for r in rounds}
     return [
         {
             "method": method.name,

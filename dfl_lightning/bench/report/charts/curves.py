@@ -1,4 +1,4 @@
-"""The score over rounds: with a band over seeds, and within one run with bands over clients."""
+"""Charts of the score over rounds: with a band over seeds, and for one run with bands over clients."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dfl_lightning.utils.errors import UserError
 
 
 def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
-    """Draw the mean test score, for classes the accuracy, over rounds, a line a method.
+    """Draw the mean test score (the accuracy, for classes) over rounds, a line for each method.
 
-    The band is one standard deviation over its seeds; with more than eight methods the best three have one.
+    The band is one standard deviation over seeds; with more than eight methods, only the best three have a band.
 
     Args:
         runs: runs, or methods.
-        column: of metrics.csv, in the unit of the score; empty: the score on test data.
+        column: column of metrics.csv, in the unit of the score; default: the score on test data.
 
     Raises:
-        UserError: no run has numbers there.
+        UserError: no run has numbers in the column.
     """
     alt, methods = altair(), drawn(runs)
     score = score_of(methods)
@@ -56,8 +56,8 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
         half = row["sd"] if row["sd"] is not None else math.nan
         row["low"], row["high"] = shown(row["mean"] - half), shown(row["mean"] + half)
     compared = judged(rows, methods)
-    known = [row["high" if score.higher_is_better else "low"] for row in compared if row["high"] is not None]
-    best = [max(known) if score.higher_is_better else min(known)] if known else []
+    ends_of_bands = [row["high" if score.higher_is_better else "low"] for row in compared if row["high"] is not None]
+    best = [max(ends_of_bands) if score.higher_is_better else min(ends_of_bands)] if ends_of_bands else []
     domain = score_bounds([*typical((row["mean"] for row in compared), score), *best], score)
     x = round_axis(rows, 8)
     title = cut(score.axis, (row["mean"] for row in rows), domain)
@@ -84,11 +84,11 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
 
 
 def client_bands(run: Run | Method, column: str = "") -> Any:
-    """Draw the score over rounds in one run: the median client, the middle half, the middle 80 % and worst tenth.
+    """Draw the score over rounds in one run: median, middle half and middle 80 % of the clients, and the worst tenth.
 
     Args:
-        run: the run; of a method, that of its first seed.
-        column: of clients.npz, in the unit of the score; empty: the score on test data.
+        run: a run, or a method, of which the run with the first seed is drawn.
+        column: array of clients.npz, in the unit of the score; default: the score on test data.
 
     Raises:
         UserError: the run has no such column.
@@ -103,12 +103,12 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
     values = of_honest(first, values)
     keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
     rows: list[Row] = []
-    known = ~np.isnan(values).all(1)
-    for i in keep[known[keep]]:
+    has_scores = ~np.isnan(values).all(1)
+    for i in keep[has_scores[keep]]:
         numbers = values[i][~np.isnan(values[i])] * score.factor
-        with np.errstate(invalid="ignore"):  # between two infinite numbers
-            found = np.percentile(numbers, shares)
-        low, q1, middle, q3, high = (rounded_for(value, score) for value in found)
+        with np.errstate(invalid="ignore"):  # a percentile between two infinite numbers is NaN, without a warning
+            percentiles = np.percentile(numbers, shares)
+        low, q1, middle, q3, high = (rounded_for(value, score) for value in percentiles)
         over = over_clients(torch.from_numpy(numbers), higher_is_better=score.higher_is_better)
         worst = rounded_for(over.worst10, score)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}

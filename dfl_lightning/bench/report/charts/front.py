@@ -1,4 +1,4 @@
-"""A point a method: its score at the end against what it cost, both with their intervals, and the front."""
+"""Chart of each method's last score against its cost, with intervals of both, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from dfl_lightning.utils.score import Score
 
 
 def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
-    """Draw the mean score at the end, for classes the accuracy, against the mean cost of the run, a point a method.
+    """Draw the mean last score (the accuracy, for classes) against the mean cost of a run, a point for each method.
 
     Bars are the 95 % intervals of both means over seeds, by Student's t; a method with one seed has none. A line joins
-    the methods that none beats in both means.
+    the methods that no other one beats in both means.
 
     Args:
         runs: runs, or methods.
         cost: `bytes`, `messages` or `time`.
 
     Raises:
-        UserError: there is no such cost, or no run knows it and was evaluated on test data.
+        UserError: there is no such cost, or no run has recorded it and was evaluated on test data.
     """
     alt, methods = altair(), drawn(runs)
-    found = next((one for one in COSTS if one.name == cost), None)
-    if found is None:
+    kind = next((one for one in COSTS if one.name == cost), None)
+    if kind is None:
         raise UserError(f"there is no cost '{cost}'; costs are: {', '.join(one.name for one in COSTS)}")
     score, names = score_of(methods), names_for_colours(methods)
-    rows = [row for method in methods if (row := _point(method, [found.of(run) for run in method.runs], score))]
+    rows = [row for method in methods if (row := _point(method, [kind.of(run) for run in method.runs], score))]
     if not rows:
-        raise UserError(f"no run knows its {found.words} and was evaluated on test data")
+        raise UserError(f"no run has recorded its {kind.words} and was evaluated on test data")
     compared = judged(rows, methods)
     least, largest = _limits(rows, score)
-    beyond = []  # the ends of intervals that no score can have
+    beyond = []  # ends of intervals beyond the values that a score can have, drawn as arrows
     for row in rows:
         row["from"], row["to"] = max(row["low"], least), min(row["high"], largest)
         for end, at, angle in (("low", row["from"], 180), ("high", row["to"], 0)):
@@ -50,11 +50,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
                 beyond.append({"method": row["method"], "cost": row["cost"], "at": at, "angle": angle})
     domain = score_bounds([row[name] for row in compared for name in (score.field, "from", "to")], score)
     most = max(max(row["cost"], row["cost high"]) for row in rows) or 1.0
-    x = (
-        alt.X("cost:Q")
-        .axis(title=found.title, tickCount=6, grid=True, format=",~r")
-        .scale(domain=[0, most], nice=False)
-    )
+    x = alt.X("cost:Q").axis(title=kind.title, tickCount=6, grid=True, format=",~r").scale(domain=[0, most], nice=False)
     y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
     base, colour = alt.Chart(data(rows)), method_colour(names)
     line = alt.Chart(data(_front(compared, score))).mark_line(interpolate="step-after", style="dotted", strokeWidth=1.2)
@@ -80,7 +76,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
     labels = end_labels(
         rows, names, score.field, domain, "cost", height_for(names), lift=11
-    )  # above the line that leaves a point
+    )  # the names stand above the bars that leave a point
     return finished(
         alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), spots, *labels),
         height=height_for(names),
@@ -88,7 +84,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
 
 
 def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
-    """The means over seeds and their intervals; None where a run lacks a number."""
+    """Return a method's mean score and cost over seeds with their intervals; None if a run has not recorded one."""
     values = [last_score(run) * score.factor for run in method.runs]
     if not all(map(math.isfinite, [*values, *costs])):
         return None
@@ -107,9 +103,9 @@ def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
 
 
 def _limits(rows: Sequence[Row], score: Score) -> tuple[float, float]:
-    """Return the least and the largest number that the score can have, in the unit of the chart.
+    """Return the least and the largest value that the score can have, in the unit of the chart.
 
-    A score of which less is better is an error, from 0 on, unless some method is below 0.
+    If lower scores are better, the score is taken for an error that is at least 0, unless a method's score is below 0.
     """
     if score.percent:
         return 0.0, 100.0
@@ -118,9 +114,9 @@ def _limits(rows: Sequence[Row], score: Score) -> tuple[float, float]:
 
 
 def _front(rows: Sequence[Row], score: Score) -> list[Row]:
-    """The points that no other one beats in cost and score, from the cheapest on."""
-    found: list[Row] = []
+    """Return the points that no other point beats in both cost and score, the cheapest first."""
+    front: list[Row] = []
     for row in sorted(rows, key=lambda row: (row["cost"], -score.merit(row[score.field]))):
-        if not found or score.merit(row[score.field]) > score.merit(found[-1][score.field]):
-            found.append(row)
-    return [{name: row[name] for name in ("method", "cost", score.field)} for row in found]
+        if not front or score.merit(row[score.field]) > score.merit(front[-1][score.field]):
+            front.append(row)
+    return [{name: row[name] for name in ("method", "cost", score.field)} for row in front]

@@ -1,4 +1,4 @@
-"""Names at the ends of lines: shortened, spread so that none covers another, and with a rim."""
+"""Names at the ends of lines: shortened, spread so that they do not overlap, and with a rim."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dfl_lightning.bench.report.methods import Method
 
 
 def said_after(method: Method, words: str) -> str:
-    """What stands after a method's name at the end of its line: why it is not compared, or else these words.
+    """Return the text after a method's name at the end of its line: the reason why it is not compared, or the words.
 
     Args:
-        method: as charts draw it.
-        words: such as a number; may be empty.
+        method: method as `for_charts` returns it.
+        words: words such as a number; may be empty.
     """
     if method.aside:
         return f": {method.aside}"
@@ -27,13 +27,15 @@ def said_after(method: Method, words: str) -> str:
 
 
 def ended(method: Method, field: str, value: float, more: str = "") -> Row:
-    """Return where a line ends, and what stands there: a value that is not finite is beyond the worst end of the axis.
+    """Return the value at which a line ends, and the text after its name there.
+
+    A value that is not finite is put beyond the worst end of the axis.
 
     Args:
-        method: as charts draw it.
-        field: of the chart, with the number in its unit.
-        value: the score, not times its factor.
-        more: after the number.
+        method: method as `for_charts` returns it.
+        field: field of the rows for the value in the unit of the chart.
+        value: score in its own unit.
+        more: text after the number.
     """
     score = method.score
     if not math.isfinite(value):
@@ -42,20 +44,20 @@ def ended(method: Method, field: str, value: float, more: str = "") -> Row:
 
 
 def spread_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions of labels that are at least `gap` apart, as close to the wanted ones as their order allows.
+    """Move positions of labels so that they are at least `gap` apart, keep their order, and move little.
 
     Args:
-        positions: the wanted ones.
-        gap: least distance.
-        low: end of the axis.
-        high: other end of the axis.
+        positions: wanted positions.
+        gap: least distance between two labels.
+        low: lower end of the axis.
+        high: upper end of the axis.
 
     Examples:
         >>> spread_out([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)
         [8.0, 12.0, 50.0]
     """
     order = sorted(range(len(positions)), key=lambda i: positions[i])
-    blocks: list[tuple[float, int]] = []  # of the centre and the number of labels
+    blocks: list[tuple[float, int]] = []  # centre and number of labels of each group of touching labels
     for i in order:
         centre, count = min(max(positions[i], low), high), 1
         while blocks and blocks[-1][0] + gap * (blocks[-1][1] + count) / 2 > centre:
@@ -65,11 +67,11 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
             half = gap * (count - 1) / 2
             centre = min(max(centre, low + half), max(high - half, low + half))
         blocks.append((centre, count))
-    placed = [centre + gap * (k - (count - 1) / 2) for centre, count in blocks for k in range(count)]
-    found = [0.0] * len(positions)
-    for i, place in zip(order, placed, strict=True):
-        found[i] = place
-    return found
+    ascending = [centre + gap * (k - (count - 1) / 2) for centre, count in blocks for k in range(count)]
+    moved = [0.0] * len(positions)
+    for i, position in zip(order, ascending, strict=True):
+        moved[i] = position
+    return moved
 
 
 def end_labels(
@@ -84,23 +86,22 @@ def end_labels(
     lines: Sequence[Row] = (),
     lift: float = 0.0,
 ) -> list[Any]:
-    """Names at the ends of lines, in their colours, spread so that none covers another, with a rim around each letter,
-    and a dot and a thin line from each end to its name.
+    """Make the layers with names at the ends of lines, in the lines' colours, spread so that they do not overlap.
 
-    A name for which the chart has no room after the end of its line, or over which another line would run there, stands
-    at the side of the chart.
+    Letters have a rim, and a dot and a thin line lead from each end to its name. A name is moved to the side of the
+    chart if it has no room after the end of its line, or if another line would run through it there.
 
     Args:
-        rows: a row a line: `method`, where the line ends, and where wanted what stands `after` its name.
-        names: of all methods.
-        y: the field of the end.
-        domain: of the axis.
-        x: the field of the end's other coordinate.
-        height: of the chart.
-        letters: of a name; the others are left out.
-        ends: both ends of the other axis, which is logarithmic; default: 0 and the last end of a line.
-        lines: the points of all lines, in order; default: they run nowhere near the names.
-        lift: pixels by which names stand higher than the ends.
+        rows: a row for each line with its `method`, its end, and optionally the text `after` its name.
+        names: names of all methods of the page, for their colours.
+        y: field with the vertical coordinate of the end.
+        domain: both ends of the vertical axis.
+        x: field with the horizontal coordinate of the end.
+        height: height of the chart in pixels.
+        letters: largest number of letters of a name.
+        ends: both ends of the horizontal axis, if it is logarithmic; default: a linear axis from 0 to the last end.
+        lines: points of all lines, from left to right; default: lines are ignored.
+        lift: distance of names above the ends, in pixels.
     """
     alt = altair()
     pixel = (domain[1] - domain[0]) / (height - 50)
@@ -108,37 +109,37 @@ def end_labels(
     rows = with_labels(rows, y, (height - 50) // 16)
     most = ends[1] if ends else max((row[x] for row in rows), default=0)
     lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
-    placed = []
+    labels = []
 
-    def part(value: float) -> float:
+    def share_of_width(value: float) -> float:
         return math.log(value / ends[0]) / math.log(most / ends[0]) if ends else value / (most or 1)
 
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in lines:
         if row[y] is not None and math.isfinite(row[y]) and (row[x] > 0 or not ends):
-            curves.setdefault(row["method"], []).append((part(row[x]), row[y]))
+            curves.setdefault(row["method"], []).append((share_of_width(row[x]), row[y]))
     for row in rows:
         after = row.get("after", "")
         label, brief = (
-            _with_words(shown[row["method"]], after, most_letters)
+            _label(shown[row["method"]], after, most_letters)
             for shown, most_letters in zip(lengths, (letters, _BRIEF), strict=True)
         )
-        begin = part(row[x])
+        begin = share_of_width(row[x])
         stop = begin + (_ROOM + len(label) * _LETTER) / _NARROW
         others = [curve for method, curve in curves.items() if method != row["method"]]
         free = (1 - begin) * _NARROW > len(label) * _LETTER and not any(
             _runs_over(curve, begin, stop, row[y] - gap / 2, row[y] + gap / 2) for curve in others
         )
-        at = row[x] if free else most
+        label_x = row[x] if free else most
         end = {"end_x": row[x], "end_y": row[y], "inside": bool(domain[0] <= row[y] <= domain[1])}
-        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, **end})
-    for side in (True, False):  # names within the chart and at its side do not meet
-        group = [one for one in placed if (one["label_x"] == most) == side]
-        for one, place in zip(
+        labels.append({"method": row["method"], "label": label, "brief": brief, "label_x": label_x, **end})
+    for at_side in (True, False):  # names within the chart and at its side cannot overlap, so each group is spread
+        group = [one for one in labels if (one["label_x"] == most) == at_side]
+        for one, label_y in zip(
             group, spread_out([one["end_y"] + lift * pixel for one in group], gap, *domain), strict=True
         ):
-            one["label_y"] = place
-    chart, vertical = alt.Chart(data(placed)), list(domain)
+            one["label_y"] = label_y
+    chart, vertical = alt.Chart(data(labels)), list(domain)
     within = chart.transform_filter("datum.inside")
     base = chart.encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=vertical), text=alt.Text("label:N"))
     colour = method_colour(names)
@@ -150,20 +151,20 @@ def end_labels(
         within.mark_point(filled=True, opacity=1, size=36).encode(x=end_x, y=end_y, color=colour),
     ]
     return [
-        *(marks if any(one["inside"] for one in placed) else []),
+        *(marks if any(one["inside"] for one in labels) else []),
         *with_rim(base, {"color": colour}, align="left", dx=_ROOM, fontSize=12, fontWeight=600, clip=False),
     ]
 
 
 def _runs_over(curve: Sequence[tuple[float, float]], left: float, right: float, low: float, high: float) -> bool:
-    """Whether a line of straight pieces runs through a rectangle.
+    """Return True if a line of straight pieces runs through a rectangle.
 
     Args:
-        curve: its points, from left to right.
-        left: of the rectangle, as its other sides are.
-        right: of it.
-        low: of it.
-        high: of it.
+        curve: points (x, y) of the line, from left to right.
+        left: least x of the rectangle.
+        right: largest x.
+        low: least y.
+        high: largest y.
 
     Examples:
         >>> _runs_over([(0, 0), (4, 4)], 1, 2, 1.5, 3), _runs_over([(0, 0), (4, 4)], 1, 2, 3, 4)
@@ -171,17 +172,19 @@ def _runs_over(curve: Sequence[tuple[float, float]], left: float, right: float, 
     """
     points = [(left + k * (right - left) / 16) for k in range(17)]
     xs, ys = zip(*curve, strict=True)
-    within = [value for value, at in zip(np.interp(points, xs, ys), points, strict=True) if xs[0] <= at <= xs[-1]]
+    within = [y for y, x in zip(np.interp(points, xs, ys), points, strict=True) if xs[0] <= x <= xs[-1]]
     return bool(within and min(within) <= high and max(within) >= low)
 
 
-def _with_words(name: str, after: str, letters: int) -> str:
-    """A label: a reason takes the room of letters of the name, and is left out where there is none for it.
+def _label(name: str, after: str, letters: int) -> str:
+    """Join a name and the text after it; the name is shortened to make room for a reason.
+
+    If the name would become too short, the reason is left out.
 
     Args:
-        name: of a method, shortened.
-        after: a number, or `: ` and a reason.
-        letters: that there is room for, beside a number.
+        name: name of a method, already shortened.
+        after: a number, or `: ` and the reason why a method is not compared.
+        letters: largest number of letters of a name before a number.
     """
     if not after.startswith(": "):
         return f"{name}{after}"
@@ -190,12 +193,12 @@ def _with_words(name: str, after: str, letters: int) -> str:
 
 
 def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
-    """The lines whose names a chart has room for: the highest ones, the lowest one, and training alone.
+    """Choose the lines that get a name, if there are too many: the highest ones, the lowest one, and training alone.
 
     Args:
-        rows: a row a line.
-        y: the field of the line's end.
-        most: labels, 3 or more.
+        rows: a row for each line.
+        y: field with the vertical coordinate of the line's end.
+        most: largest number of names, 3 or more.
 
     Examples:
         >>> rows = [{"method": name, "y": value} for value, name in enumerate(["Local", "A", "B", "C", "D"])]
@@ -211,25 +214,25 @@ def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
 
 
 _NUMBER, _LEAST = 6, 8
-"""Letters of a number after a name, and the least that a name is shortened to."""
+"""Letters of a number after a name, and the least number of letters of a shortened name."""
 
 _BRIEF = 12
-"""Letters of a name on a phone: the page shows the field `brief` there."""
+"""Letters of a name on a narrow screen, where the page shows the field `brief`."""
 
 _ROOM = 12
-"""Pixels between the end of a line and its label, over which a thin line leads from the one to the other."""
+"""Pixels between the end of a line and its label, which a thin line connects."""
 
 _NARROW, _LETTER = 300, 7.5
-"""The least width of a chart beside its labels, and that of a letter, in pixels."""
+"""Least width of a chart without its labels, and width of a letter, in pixels."""
 
 
 def with_rim(base: Any, encoding: dict[str, Any], **look: Any) -> list[Any]:
-    """Text that stays legible where lines run under it: a layer in the background's colour, and the text.
+    """Make two layers of text that stays legible over lines: a rim in the background's colour, and the text.
 
     Args:
-        base: a chart with the places and texts.
-        encoding: of the text alone.
-        look: of both.
+        base: chart that encodes positions and texts.
+        encoding: further encoding of the text, not of the rim.
+        look: properties of both marks; `style` only of the text.
     """
     style = look.pop("style", None)
     text = base.mark_text(style=style, **look) if style else base.mark_text(**look)
@@ -237,11 +240,11 @@ def with_rim(base: Any, encoding: dict[str, Any], **look: Any) -> list[Any]:
 
 
 def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Names of at most so many letters; those that begin alike keep the part in which they differ.
+    """Shorten names; names with the same beginning keep the part in which they differ.
 
     Args:
-        names: that stand in one chart.
-        letters: 8 or more.
+        names: names in one chart.
+        letters: largest number of letters of a name, 8 or more.
 
     Examples:
         >>> list(short_names(["PANM", "Gossip (k = 5, within = cluster)"], 16).values())
@@ -249,18 +252,18 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
         >>> list(short_names(["Gossip (k = 5, within = cluster)", "Gossip (k = 5, loss = Focal)"], 16).values())
         ['Gossi…within = c', 'Gossi…loss = Foc']
     """
-    found = {name: _short(name, letters) for name in names}
-    for name in found:
-        alike = [other for other in found if other != name and _short(other, letters) == _short(name, letters)]
+    short = {name: _short(name, letters) for name in names}
+    for name in short:
+        alike = [other for other in short if other != name and _short(other, letters) == _short(name, letters)]
         if alike:
             same = max(_letters_in_common(name, other) for other in alike)
             rest = name[min(same, len(name) - 1) :][: letters - letters // 3 - 1]
-            found[name] = f"{name[: letters - len(rest) - 1].rstrip(' ,=(')}…{rest.rstrip()}"
-    for brief in [brief for brief, number in Counter(found.values()).items() if number > 1]:
-        alike = [name for name in found if found[name] == brief]  # they differ in their lengths only
+            short[name] = f"{name[: letters - len(rest) - 1].rstrip(' ,=(')}…{rest.rstrip()}"
+    for brief in [brief for brief, number in Counter(short.values()).items() if number > 1]:
+        alike = [name for name in short if short[name] == brief]  # these names differ only in their length
         for number, name in enumerate(alike, 1):
-            found[name] = f"{name[: letters - 1 - len(str(number))]}…{number}"
-    return found
+            short[name] = f"{name[: letters - 1 - len(str(number))]}…{number}"
+    return short
 
 
 def _short(name: str, letters: int) -> str:
@@ -268,5 +271,5 @@ def _short(name: str, letters: int) -> str:
 
 
 def _letters_in_common(a: str, b: str) -> int:
-    """How many letters two names begin with alike."""
+    """Count the letters at the beginning that two names have in common."""
     return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))

@@ -1,7 +1,7 @@
-"""The collaboration graph of a round, and a matrix of the same links, as pictures.
+"""Charts of the links of a round: the collaboration graph, and a matrix.
 
-The page draws both on canvases (`page/linked.js`), where a step of its slider takes milliseconds; sizes, dashes and
-shapes come from here.
+The page draws both on canvases (`page/linked.js`), so that its slider can move in milliseconds. It takes sizes, dashes
+and shapes from here.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from dfl_lightning.utils.errors import UserError
 
 SIZE = 480
 SPAN = 1.14
-"""Half of what the graph's axes span; the nodes stand from -1 to 1."""
+"""Half of the range of the graph's axes; positions of nodes are from -1 to 1."""
 
 CROSS = "M-1,-1L1,1M1,-1L-1,1"
 TRIANGLE = "M0,-1.1547L1,0.57735L-1,0.57735Z"
 
 WIDTHS = (1.1, 7)
-"""Of links with the weights 0 and 1."""
+"""Widths in pixels of links with weight 0 and weight 1."""
 
 ASIDE = 3.2
-"""Pixels between a link and the straight line between its ends: two clients that learn from each other have two."""
+"""Distance in pixels of a link from the middle, so that two clients that learn from each other have two lines."""
 
 HEAD, SERVER = 34, 1300
-"""Areas of an arrowhead and of a server."""
+"""Areas of an arrowhead and of a server, in square pixels."""
 
 AROUND = 0.62
 """Distance of a link's end from a client, as a multiple of the root of its area."""
 
-BESIDE = 5
-"""Pixels between a link's end and a server, a square."""
+FROM_SERVER = 5
+"""Pixels between the end of a link and the square of a server."""
 
 NAMED, LISTED = 60, 40
-"""Up to so many nodes the graph, and the matrix, have their names."""
+"""Largest number of nodes with which the graph, and the matrix, show their ids."""
 
 MORE = "; the receiver's own may be more"
-"""Said of the scale of weights where a receiver's own model weighs more than any other."""
+"""Addition to the title of the scale of weights, if a receiver's own model weighs more than all others."""
 
 _DASHES = {KEPT: [1, 0], NEW: [1, 0], SUBSTITUTE: [1, 0], DROPPED: [5, 4], PROBED: [1, 4], STANDS_IN: [3, 2]}
 
@@ -62,11 +62,11 @@ Row = dict[str, Any]
 
 
 def collaboration_graph(run: Run, round: int | None = None) -> Any:
-    """Draw the links of a round between clients, from the sender to the receiver.
+    """Draw the collaboration graph of a round: links from senders to receivers.
 
     Args:
-        run: the run.
-        round: a recorded round; the last one by default.
+        run: run with recorded links.
+        round: recorded round, 0-based; default: the last one.
 
     Raises:
         UserError: that round was not recorded.
@@ -77,11 +77,11 @@ def collaboration_graph(run: Run, round: int | None = None) -> Any:
 def link_heatmap(run: Run, round: int | None = None) -> Any:
     """Draw the links of a round as a matrix, receivers in rows, coloured by their weight in the receiver's new model.
 
-    Colours end at the largest weight of another's model in the run, so that rounds of a run have the same colours.
+    Colours end at the largest weight of another client's model in the run, so that all rounds have the same scale.
 
     Args:
-        run: the run.
-        round: a recorded round; the last one by default.
+        run: run with recorded links.
+        round: recorded round, 0-based; default: the last one.
 
     Raises:
         UserError: that round was not recorded.
@@ -90,16 +90,16 @@ def link_heatmap(run: Run, round: int | None = None) -> Any:
 
 
 def clusters_of(points: Sequence[Row]) -> list[int]:
-    """The ground-truth clusters of the clients, -1 where they are not known."""
+    """List the ground-truth clusters that clients belong to, ascending; -1 if unknown."""
     return sorted({point["cluster"] for point in points if not point["server"]})
 
 
 def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]]:
-    """The rows `links` and `nodes` of a recorded round.
+    """Return the rows of links and the rows of nodes of a recorded round.
 
     Args:
-        run: with recorded links.
-        round: 0-based; None: the last recorded one.
+        run: run with recorded links.
+        round: recorded round, 0-based; default: the last one.
 
     Raises:
         UserError: that round was not recorded.
@@ -110,25 +110,25 @@ def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]
     wanted = recorded[-1] if round is None else round
     if wanted not in recorded:
         raise UserError(f"{run.path} has no links of round {wanted}; it has those of rounds {_listed(recorded)}")
-    place = recorded.index(wanted)
-    links = links_by_round(run, recorded[max(0, place - 1) : place + 1])[wanted]
+    index = recorded.index(wanted)
+    links = links_by_round(run, recorded[max(0, index - 1) : index + 1])[wanted]
     dropped = set(run.dropouts["client"][run.dropouts["round"] == wanted].tolist()) if run.dropouts else set()
     points = [{**node, "dropped": node["id"] in dropped} for node in nodes(run)]
     return link_rows(links, points), points
 
 
 def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any] = LIGHT) -> list[Row]:
-    """Rows with the places of both ends and the colour, for the graph and the matrix.
+    """Return a row for each link with the positions of both ends and the colour, for the graph and the matrix.
 
     Args:
-        links: of a round.
-        points: the nodes.
-        theme: of the colours.
+        links: links of one round.
+        points: nodes, as `nodes` returns them.
+        theme: theme with the colours.
     """
-    at = {point["id"]: point for point in points}
+    node_of = {point["id"]: point for point in points}
     rows = []
     for link in links:
-        r, s = at[link.receiver], at[link.sender]
+        r, s = node_of[link.receiver], node_of[link.sender]
         ends = {"rx": r["x"], "ry": r["y"], "sx": s["x"], "sy": s["y"], "row": r["order"], "column": s["order"]}
         about = {"receiver": link.receiver, "sender": link.sender, "state": link.state, "weight": round(link.weight, 4)}
         rows.append({**about, "colour": theme.get(link.state, ""), **ends})
@@ -136,32 +136,32 @@ def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any
 
 
 def node_area(number: int) -> float:
-    """The area of a node of the graph, in square pixels.
+    """Return the area of a node of the graph, in square pixels.
 
     Args:
-        number: of nodes.
+        number: number of nodes.
     """
     return max(60, min(560, 15000 / max(number, 1)))
 
 
 def mark_areas(number: int) -> dict[str, float]:
-    """The areas of the matrix's marks by state, in square pixels.
+    """Return the areas of the matrix's marks by state of the link, in square pixels.
 
     Args:
-        number: of nodes.
+        number: number of nodes.
     """
     size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
     return {NEW: size, DROPPED: size * 0.8, PROBED: max(2, size * 0.08)}
 
 
 def look() -> dict[str, Any]:
-    """What the page's own drawing has in common with the pictures."""
+    """Return sizes, shapes and dashes for the page's own drawing, which looks like these charts."""
     sizes = {
         "span": SPAN,
         "widths": WIDTHS,
         "gap": ASIDE,
         "around": AROUND,
-        "beside": BESIDE,
+        "from_server": FROM_SERVER,
         "head": HEAD,
         "server": SERVER,
     }
@@ -170,11 +170,11 @@ def look() -> dict[str, Any]:
 
 
 def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
-    """Rules with arrowheads between nodes; pairs that learn from each other have two rules side by side.
+    """Draw links as arrows between nodes; clients that learn from each other have two arrows side by side.
 
     Args:
-        rows: the links.
-        points: the nodes.
+        rows: rows of links, as `link_rows` returns them.
+        points: rows of nodes.
     """
     alt, number = altair(), len(points)
     scale = alt.Scale(domain=[-SPAN, SPAN], nice=False, zero=False)
@@ -182,7 +182,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     unit, clients = f"{2 * SPAN} / width", sum(not point["server"] for point in points)
     around, server = (
         f"{(area**0.5) * AROUND + 2:.1f}",
-        f"({SERVER**0.5 / 2 + BESIDE:.1f} / max(abs(datum.ux), abs(datum.uy)))",
+        f"({SERVER**0.5 / 2 + FROM_SERVER:.1f} / max(abs(datum.ux), abs(datum.uy)))",
     )
     start, end = (f"((datum.{node} < {clients} ? {around} : {server}) * {unit})" for node in ("sender", "receiver"))
     base = (
@@ -215,7 +215,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
         strokeDash=dash,
         size=thick,
         tooltip=_link_tips(),
-    )  # a picture takes a canvas of its own for each mark with an `opacity`: seconds for a thousand links
+    )  # no `opacity`: drawing a picture needs a canvas for each mark that has one, which takes seconds for 1,000 links
     heads = (
         base.transform_filter(f"datum.state != '{PROBED}'")
         .mark_point(shape="triangle", filled=True, size=HEAD, opacity=1, fillOpacity=0.56)
@@ -231,12 +231,12 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
 
 
 def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], most: float = 1.0) -> Any:
-    """A cell a link: its colour is the weight; new, dropped and only probed links have marks of their own.
+    """Draw a matrix with a cell for each link, coloured by weight; new, dropped and only probed links have marks.
 
     Args:
-        rows: the links.
-        points: the nodes.
-        most: the weight at which the colours end.
+        rows: rows of links, as `link_rows` returns them.
+        points: rows of nodes.
+        most: weight at which the colours end.
     """
     alt, number = altair(), len(points)
     x_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False)
@@ -298,7 +298,7 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], most: float = 1.0)
 
 
 def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
-    """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one has dropped out."""
+    """Draw nodes: shape and colour are the cluster, a ring is an adversary, a hollow mark has dropped out."""
     alt, clusters = altair(), clusters_of(points)
     base = alt.Chart(data(points))
     shapes = [SHAPES[at % len(SHAPES)] for at in range(len(clusters))]

@@ -1,4 +1,4 @@
-"""Who learned from whom over a whole run: how often each client chose each other one, and with which weight."""
+"""Chart of all pairs of clients over a whole run: how often each client chose each other one, and its mean weight."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dfl_lightning.utils.errors import UserError
 
 @dataclass(frozen=True)
 class OverRun:
-    """Pairs of clients over the recorded rounds of a run.
+    """Choices and weights of all pairs of m clients over the recorded rounds of a run.
 
     Attributes:
         rounds: number of recorded rounds.
-        chosen: rounds in which the receiver chose the sender, int64 [m, m], receivers in rows.
+        chosen: number of rounds in which the receiver chose the sender, int64 [m, m], receivers in rows.
         weight: mean over the recorded rounds of the sender's weight in the receiver's new model, float64 [m, m].
     """
 
@@ -30,10 +30,10 @@ class OverRun:
 
 
 def over_run(run: Run) -> OverRun:
-    """How often each client chose each other one, and with which weight, over the recorded rounds of a run.
+    """Count how often each client chose each other one, and average its weights, over the recorded rounds of a run.
 
     Args:
-        run: whose clients learn from each other.
+        run: run whose clients learn from each other.
 
     Raises:
         UserError: no links were recorded, or clients chose no others, as under a server.
@@ -55,32 +55,32 @@ def over_run(run: Run) -> OverRun:
 
 
 def within_clusters(run: Run) -> float | None:
-    """The share of all choices that fell on a client of the receiver's ground-truth cluster.
+    """Compute the share of all choices in which the sender is of the receiver's ground-truth cluster.
 
     Args:
-        run: whose clients learn from each other.
+        run: run whose clients learn from each other.
 
     Returns:
-        The share; None where no clusters are known or no client chose another one.
+        The share, from 0 to 1; None if clusters are unknown, if there is only one, or if no client chose another one.
     """
     clusters = run.split.get("clusters", np.array([]))
     try:
-        found = over_run(run).chosen
+        chosen = over_run(run).chosen
     except UserError:
         return None
-    if len(clusters) != len(found) or len(np.unique(clusters)) < 2:
+    if len(clusters) != len(chosen) or len(np.unique(clusters)) < 2:
         return None
-    return float(found[clusters[:, None] == clusters[None]].sum() / found.sum())
+    return float(chosen[clusters[:, None] == clusters[None]].sum() / chosen.sum())
 
 
 def who_from_whom(run: Run) -> Any:
-    """Draw a matrix of all pairs of clients: in which share of the recorded rounds the receiver chose the sender.
+    """Draw a matrix of all pairs of clients: the share of recorded rounds in which the receiver chose the sender.
 
-    Receivers are rows, senders columns, both in the order of their ground-truth clusters where those are known. The
-    numbers of the chart have the mean weights, too, in thousandths.
+    Receivers are rows, senders columns, both in the order of their ground-truth clusters if known. The data of the
+    chart also contain the mean weights, in thousandths.
 
     Args:
-        run: a run, as `read_run` returns it.
+        run: run, as `read_run` returns it.
 
     Returns:
         An Altair chart.
@@ -91,11 +91,11 @@ def who_from_whom(run: Run) -> Any:
     alt, number = altair(), number_of_nodes(run)[0]
     if number > MOST_CLIENTS:
         raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
-    found, order = over_run(run), client_order(run, number)
-    thousandths = np.rint(found.weight * 1000).astype(int)
+    pairs, order = over_run(run), client_order(run, number)
+    thousandths = np.rint(pairs.weight * 1000).astype(int)
     rows: list[Row] = [
-        {"receiver": i, "rounds": found.chosen[i].tolist(), "weight": thousandths[i].tolist()} for i in range(number)
-    ]  # a row a receiver, as in `similarities`
+        {"receiver": i, "rounds": pairs.chosen[i].tolist(), "weight": thousandths[i].tolist()} for i in range(number)
+    ]  # a row for each receiver, not for each pair, as in `similarities`
     top, left = (
         alt.Axis(orient=side, title=title, labels=number <= LISTED, titleAnchor="middle", **IDS_AT_SIDES)
         for side, title in (("top", "sender"), ("left", "receiver"))
@@ -105,7 +105,7 @@ def who_from_whom(run: Run) -> Any:
         .transform_flatten(["rounds", "weight"])
         .transform_window([{"op": "row_number", "as": "place"}], groupby=["receiver"])
         .transform_calculate(
-            sender="datum.place - 1", share=f"datum.rounds / {found.rounds}", mean="datum.weight / 1000"
+            sender="datum.place - 1", share=f"datum.rounds / {pairs.rounds}", mean="datum.weight / 1000"
         )
         .transform_filter("datum.rounds > 0")
         .mark_rect()

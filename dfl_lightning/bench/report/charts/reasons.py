@@ -1,4 +1,4 @@
-"""Why a method works, or does not: what it found, what it asked for, how alike clients are, who dropped out."""
+"""Charts that explain results: columns of metrics.csv over rounds, similarities of clients, and dropouts."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 
 MOST_CLIENTS = 200
-"""Above this number of clients a matrix of all pairs is not drawn."""
+"""Largest number of clients for which a matrix of all pairs is drawn."""
 
 LISTED = 30
-"""Up to so many clients a matrix of all pairs has their ids at its sides."""
+"""Largest number of clients whose ids are shown at the sides of a matrix of all pairs."""
 
 IDS_AT_SIDES: dict[str, Any] = {
     **{"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4},
     **{"labelOverlap": "parity", "labelSeparation": 2},
 }
-"""How ids stand there: every second one where they would run into each other, as on a phone."""
+"""Options of the axes with ids: if labels would overlap, as on a phone, every second one is left out."""
 
 MOST_COLUMNS = 100
-"""Rounds that the chart of dropouts shows at most."""
+"""Largest number of rounds in the chart of dropouts."""
 
 
 def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, share: bool = True) -> Any:
-    """Draw a column of metrics.csv over rounds, mean over seeds, a line a method.
+    """Draw a column of metrics.csv over rounds, mean over seeds, a line for each method.
 
     Args:
         runs: runs, or methods.
         column: such as `neighbour_precision`, `neighbour_recall`, `friend_accuracy`, `threshold`.
-        title: of the axis.
-        share: whether it is a share from 0 to 1, shown in per cent.
+        title: title of the vertical axis.
+        share: True if the column is a share from 0 to 1, which is shown in per cent.
 
     Raises:
-        UserError: no run has numbers there.
+        UserError: no run has numbers in the column.
     """
     alt, methods = altair(), drawn(runs)
     names = names_for_colours(methods)
@@ -59,9 +59,9 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         ]
         rows += of_method
         if of_method:
-            known = math.isfinite(values[-1])
-            end = {} if known else {"value": -math.inf}  # its name stands at the lower end of the axis
-            ends.append({**of_method[-1], **end, "after": said_after(method, "" if known else "not finite")})
+            is_finite = math.isfinite(values[-1])
+            end = {} if is_finite else {"value": -math.inf}  # the name is then at the lower end of the axis
+            ends.append({**of_method[-1], **end, "after": said_after(method, "" if is_finite else "not finite")})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     numbers = finite(float(row["value"]) for row in judged(rows, methods)) or [0.0, 1.0]
@@ -81,30 +81,32 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
 
 
 def similarities(run: Run, round: int | None = None) -> Any:
-    """Draw how alike clients are in a recorded round, in the order of their ground-truth clusters, if known.
+    """Draw a matrix of the similarities of all pairs of clients in a recorded round.
+
+    Clients are in the order of their ground-truth clusters, if known.
 
     Args:
-        run: the run.
-        round: the last recorded one by default; else the last one up to it.
+        run: run with recorded similarities.
+        round: 0-based; the last recorded round up to it is drawn; default: the last recorded round.
 
     Raises:
-        UserError: the run recorded none, or has too many clients for a picture.
+        UserError: the run has recorded no similarities up to that round, or has too many clients for a picture.
     """
     alt = altair()
     array, rounds = run.comparisons.get("similarity"), run.comparisons.get("rounds")
     if array is None or rounds is None or not len(rounds):
         raise UserError(f"{run.path} has no similarities in comparisons.npz")
-    known = [i for i, r in enumerate(rounds) if (round is None or r <= round) and not np.isnan(array[i]).all()]
-    if not known:
+    recorded = [i for i, r in enumerate(rounds) if (round is None or r <= round) and not np.isnan(array[i]).all()]
+    if not recorded:
         raise UserError(f"{run.path} has no similarities up to round {round}")
     number = run.clients[run.score.column].shape[1] if run.score.column in run.clients else array.shape[1]
     if number > MOST_CLIENTS:
         raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
-    matrix, order = array[known[-1]], client_order(run, number)
+    matrix, order = array[recorded[-1]], client_order(run, number)
     rows: list[Row] = [
         {"client": i, "similarity": [float(f"{value:.3g}") if math.isfinite(value) else None for value in values]}
         for i, values in enumerate(matrix[:number, :number].tolist())
-    ]  # a row a client: with one for each of 10,000 pairs a page is slow
+    ]  # a row for each client: with a row for each of 10,000 pairs a page would be slow
     at_top, at_left = (
         alt.Axis(orient=side, title=None, **IDS_AT_SIDES) if number <= LISTED else None for side in ("top", "left")
     )
@@ -126,10 +128,10 @@ def similarities(run: Run, round: int | None = None) -> Any:
 
 
 def dropouts(run: Run) -> Any:
-    """Draw which clients dropped out in which round, and for how many clients each one stood in.
+    """Draw the clients that dropped out in each round, and for how many clients each substitute was mixed.
 
     Raises:
-        UserError: no client ever dropped out.
+        UserError: no client dropped out in any round.
     """
     alt = altair()
     dropped, stood_in = run.dropouts, stood_in_for(run)
@@ -139,67 +141,76 @@ def dropouts(run: Run) -> Any:
     rounds = run.metrics["round"].astype(np.int64)
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]
     order = client_order(run, number)
-    place = {client: at for at, client in enumerate(order)}
-    column = {int(r): at for at, r in enumerate(shown)}
+    row_of = {client: index for index, client in enumerate(order)}
+    column_of = {int(r): index for index, r in enumerate(shown)}
     rows: list[Row] = [
         {"round": int(r), "client": int(c), "state": "dropped out", "for": 0}
         for r, c in zip(dropped["round"], dropped["client"], strict=True)
-        if int(r) in column
+        if int(r) in column_of
     ]
     rows += [
         {"round": r, "client": c, "state": "stands in", "for": len(others)}
         for (r, c), others in stood_in.items()
-        if r in column
+        if r in column_of
     ]
     for row in rows:
-        row["x"], row["y"] = column[row["round"]], place.get(row["client"], row["client"])
+        row["x"], row["y"] = column_of[row["round"]], row_of.get(row["client"], row["client"])
         row["round"] = from_one(row["round"])
     scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
     scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
-    labels = {str(at): from_one(r) for r, at in column.items()}
-    wanted = (1, *whole_ticks(1, from_one(rounds[-1]), 8))
-    ticks = sorted({int(np.abs(shown + 1 - r).argmin()) for r in wanted})
-    axis_x = alt.Axis(title="round", values=ticks, labelExpr=f"{{{_pairs(labels, ticks)}}}[datum.value]", domain=False)
-    clients = {str(at): int(client) for at, client in enumerate(order)}
+    labels = {str(index): from_one(r) for r, index in column_of.items()}
+    labelled = (1, *whole_ticks(1, from_one(rounds[-1]), 8))
+    ticks = sorted({int(np.abs(shown + 1 - r).argmin()) for r in labelled})
+    axis_x = alt.Axis(
+        title="round", values=ticks, labelExpr=f"{{{_js_entries(labels, ticks)}}}[datum.value]", domain=False
+    )
+    clients = {str(index): int(client) for index, client in enumerate(order)}
     every = list(range(0, number, max(1, number // 24)))
     axis_y = alt.Axis(
-        title="client", values=every, labelExpr=f"{{{_pairs(clients, every)}}}[datum.value]", grid=False, domain=False
+        title="client",
+        values=every,
+        labelExpr=f"{{{_js_entries(clients, every)}}}[datum.value]",
+        grid=False,
+        domain=False,
     )
     base = alt.Chart(data(rows)).transform_calculate(
         x0="datum.x - 0.45", x1="datum.x + 0.45", y0="datum.y - 0.42", y1="datum.y + 0.42"
     )
-    places = {
+    cell = {
         "x": alt.X("x0:Q").axis(axis_x).scale(**scale_x),
         "x2": alt.X2("x1:Q"),
         "y": alt.Y("y0:Q").axis(axis_y).scale(**scale_y),
         "y2": alt.Y2("y1:Q"),
     }
     tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
-    dropped = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**places, tooltip=tips)
+    dropped = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**cell, tooltip=tips)
     layers = [dropped]
     if stood_in:
         colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
-        layers.append(base.transform_filter("datum.for > 0").mark_rect().encode(**places, color=colour, tooltip=tips))
+        layers.append(base.transform_filter("datum.for > 0").mark_rect().encode(**cell, color=colour, tooltip=tips))
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
 
 
 def stood_in_for(run: Run) -> dict[tuple[int, int], set[int]]:
-    """The clients for which each client stood in, by round and client; stored updates and means are not counted."""
-    found: dict[tuple[int, int], set[int]] = {}
+    """Return the clients for which each client was a substitute, by round and substitute.
+
+    Substitutes that are not clients, such as stored updates and means, are left out.
+    """
+    replaced: dict[tuple[int, int], set[int]] = {}
     columns = (run.substitutes.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "substitute"))
     for round, client, friend in zip(*columns, strict=True):
         if 0 <= friend < number_of_nodes(run)[0]:
-            found.setdefault((int(round), int(friend)), set()).add(int(client))
-    return found
+            replaced.setdefault((int(round), int(friend)), set()).add(int(client))
+    return replaced
 
 
 def client_order(run: Run, number: int) -> list[int]:
-    """Clients by ground-truth cluster where it is known, otherwise by id.
+    """Sort the ids of clients by ground-truth cluster; if clusters are unknown, by id.
 
     Args:
-        run: with a split.
-        number: of clients.
+        run: run with a split file.
+        number: number of clients.
     """
     clusters = run.split.get("clusters", np.array([]))
     return np.argsort(clusters, kind="stable").tolist() if len(clusters) == number else list(range(number))
@@ -209,5 +220,6 @@ def _ramp_legend(title: str) -> Any:
     return altair().Legend(title=title, orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3)
 
 
-def _pairs(labels: dict[str, int], wanted: Sequence[int]) -> str:
-    return ", ".join(f"'{at}': '{labels[str(at)]}'" for at in wanted)
+def _js_entries(labels: dict[str, int], ticks: Sequence[int]) -> str:
+    """Write the labels of ticks as entries of a JavaScript object."""
+    return ", ".join(f"'{tick}': '{labels[str(tick)]}'" for tick in ticks)

@@ -1,8 +1,8 @@
-"""Colours and styles: two themes for one specification of a chart, which names styles and no colours.
+"""Colours and styles of charts: a light and a dark theme. Charts name styles instead of colours.
 
-Neighbouring colours of a palette differ by at least 16 (CIEDE2000), also as people with protanopia, deuteranopia or
-tritanopia see them, and stand out from the background by 4.5 : 1, so that labels may have them. The last one, a
-grey, is that of training alone and differs by 11.
+Neighbouring colours of a palette differ by at least 16 (CIEDE2000), also for people with protanopia, deuteranopia or
+tritanopia. Their contrast to the background is at least 4.5 : 1, so that labels may have these colours. The last
+colour, a grey, is that of training alone; it differs by 11 from the others.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ DARK = {
 }
 
 DASHES: list[list[float]] = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
-"""Of lines, beside their colours: the same in every theme. Seven of them and six colours tell 42 methods apart."""
+"""Dashes of lines, the same in both themes. Seven dashes and six colours distinguish 42 methods."""
 
 DOTTED: list[float] = [1.5, 2.5]
-"""Of training alone, whose grey is the last colour of the palette."""
+"""Dashes of training alone, whose grey is the last colour of the palette."""
 
 SHAPES = [
     "circle",
@@ -58,13 +58,13 @@ SHAPES = [
     "M0,1.35L1.35,-0.95L-1.35,-0.95Z",
     "M-1.3,-1.3L0,-0.8L1.3,-1.3L0.8,0L1.3,1.3L0,0.8L-1.3,1.3L-0.8,0Z",
 ]
-"""Of clusters, beside their colours."""
+"""Shapes of nodes by cluster, in addition to colours."""
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
 
 
 def config(theme: dict[str, Any]) -> dict[str, Any]:
-    """A theme as Vega-Lite's `config`."""
+    """Convert a theme to Vega-Lite's `config`."""
     ink, soft, line, card = theme["ink"], theme["soft"], theme["line"], theme["card"]
     return {
         "background": card,

@@ -110,7 +110,7 @@ const linked = (() => {
   function graph(element, run, look, colours) {
     const { canvas, pen, size, sharp } = paper(element, colours);
     const unit = (size - 2 * MARGIN) / (2 * look.span), around = look.around * Math.sqrt(run.area) + 2;
-    const beside = Math.sqrt(look.server) / 2 + look.beside;
+    const beside = Math.sqrt(look.server) / 2 + look.from_server;
     const places = run.nodes.map((node) => [MARGIN + (look.span + node.x) * unit, MARGIN + (look.span - node.y) * unit]);
     const clusters = [...new Set(run.nodes.filter((node) => !node.server).map((node) => node.cluster))].sort((a, b) => a - b);
     const place = new Map(clusters.map((cluster, index) => [cluster, index]));
