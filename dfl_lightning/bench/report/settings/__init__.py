@@ -1,1 +1,1 @@
-"""Settings of runs: their words, their differences between methods, and unequal conditions."""
+"""Settings of runs in plain words, their differences between methods, and unequal conditions."""

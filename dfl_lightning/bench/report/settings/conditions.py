@@ -1,4 +1,4 @@
-"""The conditions in which runs differ outside of their methods: training, rounds, data, failures and attacks."""
+"""Unequal conditions: settings outside of methods in which runs differ, such as training, rounds, data and attacks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from dfl_lightning.bench.report.settings.differences import differing, words
 
 TRAINING = ("selection", "objective", "prediction")
-"""Policies that can train. What their options named `...epochs` and `...steps` train is a condition."""
+"""Groups of policies that can train. Their options named `...epochs` and `...steps` are conditions."""
 
 SECOND_MODELS = ("APFL", "Ditto")
-"""Objectives that train a personal model in addition to the one that is mixed, for as long as it."""
+"""Objectives that train a personal model in addition to the mixed one, for as many epochs or steps."""
 
 COMPRESSIONS = ("CHOCO", "QSGD", "TopK")
-"""Outgoing policies that are a method too; all others, attacks and noise, are conditions."""
+"""Outgoing policies that are part of a method; all others, such as attacks and noise, are conditions."""
 
 WORDS = {
     "model.local_epochs": "local epochs",
@@ -46,7 +46,7 @@ WORDS = {
     "dropout": "dropouts",
     "outgoing": "attack or noise",
 }
-"""Names of conditions in plain words, in the order in which they are said; others are said by their option."""
+"""Names of conditions in plain words, in the order in which they are listed; others are called by their option."""
 
 _TRAINER = (
     *("precision", "gradient_clip_val", "gradient_clip_algorithm", "accumulate_grad_batches"),
@@ -64,48 +64,48 @@ def unequal_conditions(
     facts: Sequence[Mapping[str, Any]] = (),
     without: Collection[str] = (),
 ) -> list[tuple[str, list[str]]]:
-    """Find the conditions outside of the method in which runs differ.
+    """Find the conditions outside of methods in which runs differ.
 
     Args:
-        configs: resolved, one for each run or row.
-        facts: further conditions of each by name, such as its number of training samples.
-        without: options that are left out, because they are said elsewhere.
+        configs: resolved config of each run, or of each row of a table; empty if unknown.
+        facts: further conditions of each run by name, such as its number of training samples.
+        without: options to leave out, because the caller shows them elsewhere.
 
     Returns:
-        The name of each condition in plain words, with the value of each run. One that is not known is "not known".
+        The name of each condition in plain words, with the value of each run; an unknown value is "not known".
 
     Examples:
         >>> ditto = {"model": {"local_epochs": 2}, "trainer": {"max_rounds": 30}, "selection": {"class_path": "A"}}
         >>> unequal_conditions([ditto, {**ditto, "model": {"local_epochs": 5}, "selection": {"class_path": "B"}}])
         [('local epochs', ['2', '5'])]
     """
-    known = [at for at, config in enumerate(configs) if config]
-    reduced = [_conditions(configs[at]) for at in known]
-    compares_graphs = [at for at, config in enumerate(reduced) if not _graph_is_method(config["topology"])]
+    with_config = [run for run, config in enumerate(configs) if config]
+    reduced = [_conditions(configs[run]) for run in with_config]
+    compares_graphs = [index for index, config in enumerate(reduced) if not _graph_is_method(config["topology"])]
     graphs = [config.pop("topology") for config in reduced]
-    for at, more in zip(known, reduced, strict=True):
-        more.update(facts[at] if facts else {})
-    found = list(differing(reduced, "")) if len(reduced) > 1 else []
-    if any(graphs[at] != graphs[compares_graphs[0]] for at in compares_graphs):
-        found.append(("topology", graphs))
-    found = [(name, values) for name, values in found if name not in without]
+    for run, conditions in zip(with_config, reduced, strict=True):
+        conditions.update(facts[run] if facts else {})
+    unequal = list(differing(reduced, "")) if len(reduced) > 1 else []
+    if any(graphs[index] != graphs[compares_graphs[0]] for index in compares_graphs):
+        unequal.append(("topology", graphs))
+    unequal = [(name, values) for name, values in unequal if name not in without]
     order = list(WORDS)
-    found.sort(key=lambda entry: order.index(entry[0]) if entry[0] in WORDS else len(order))
+    unequal.sort(key=lambda entry: order.index(entry[0]) if entry[0] in WORDS else len(order))
     listed = []
-    for name, values in found:
-        of_known = dict(zip(known, map(words, values), strict=True))
-        listed.append((WORDS.get(name, name), [of_known.get(at, "not known") for at in range(len(configs))]))
-    if known and len(known) < len(configs):
+    for name, values in unequal:
+        value_of = dict(zip(with_config, map(words, values), strict=True))
+        listed.append((WORDS.get(name, name), [value_of.get(run, "not known") for run in range(len(configs))]))
+    if with_config and len(with_config) < len(configs):
         listed.append(("settings", ["known" if config else "not known" for config in configs]))
     return listed
 
 
 def in_words(rows: Sequence[str], unequal: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Say in which conditions rows differ; empty where they do not.
+    """Describe in words the conditions in which rows differ; empty without differences.
 
     Args:
-        rows: names, in the order of the values.
-        unequal: as `unequal_conditions` finds them.
+        rows: names of the rows, in the order of the values.
+        unequal: result of `unequal_conditions`.
 
     Examples:
         >>> in_words(["Gossip", "AFIND+", "Ditto"], [("local epochs", ["5", "5", "2"])])
@@ -118,34 +118,38 @@ def in_words(rows: Sequence[str], unequal: Sequence[tuple[str, Sequence[str]]]) 
             by_value.setdefault(value, []).append(row)
         largest = max(map(len, by_value.values()))
         most = next(value for value, named in by_value.items() if len(named) == largest)
-        said = [f"{value} ({_named(named, largest > 3 and value == most)})" for value, named in by_value.items()]
-        parts.append(f"{name}: {', '.join(said)}")
+        listed = [f"{value} ({_named(named, largest > 3 and value == most)})" for value, named in by_value.items()]
+        parts.append(f"{name}: {', '.join(listed)}")
     return "; ".join(parts)
 
 
 def _named(rows: Sequence[str], are_most: bool) -> str:
-    """Name rows; the largest group of more than three is called the others."""
+    """Name a group of rows, or call it `the others`.
+
+    Args:
+        rows: names of rows with the same value.
+        are_most: True for the largest group, if it has more than three rows.
+    """
     return "the others" if are_most else ", ".join(rows)
 
 
 def _conditions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the part of a resolved config that is not the method."""
+    """Reduce a resolved config to its conditions: what does not belong to the method."""
     trainer, model = config.get("trainer") or {}, config.get("model") or {}
-    found: dict[str, Any] = {
+    return {
         "rounds": trainer.get("max_epochs") or trainer.get("max_rounds"),
         "trainer": {key: trainer.get(key) for key in _TRAINER},
         "model": {**{key: model.get(key) for key in _MODEL}, "keep_optimizer": bool(model.get("keep_optimizer"))},
         "data": _without(config.get("data"), _NOT_OF_DATA),
-        "work": ", ".join(_work(config)) or None,
+        "work": ", ".join(_further_training(config)) or None,
         "topology": config.get("topology"),
         "dropout": config.get("dropout"),
         "outgoing": [one for one in _policies(config.get("outgoing")) if _class_name(one) not in COMPRESSIONS] or None,
     }
-    return found
 
 
-def _work(config: Mapping[str, Any]) -> Iterator[str]:
-    """Name what options of the method train in addition to the local work."""
+def _further_training(config: Mapping[str, Any]) -> Iterator[str]:
+    """Describe the training that a method does in addition to local training, one text for each option."""
     for group in TRAINING:
         for policy in _policies(config.get(group)):
             if _class_name(policy) in SECOND_MODELS:
@@ -173,7 +177,7 @@ def _without(value: Any, keys: Collection[str]) -> Any:
 
 
 def _graph_is_method(topology: Any) -> bool:
-    """Say whether a topology is a method: a server's, or one of a graph that reports name methods by."""
-    from dfl_lightning.topology import method_of  # it loads networkx
+    """Return True if the topology names the method: that of a server, or of certain graphs (see `method_of`)."""
+    from dfl_lightning.topology import method_of  # imported here, because networkx takes time to import
 
     return "server" in str(topology) or bool(method_of(topology))

@@ -1,4 +1,4 @@
-"""The settings in which methods differ: what decides their numbers, a row a setting, a cell a method."""
+"""Table of the settings in which methods differ: a row for each setting, a cell for each method."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dfl_lightning.bench.report.methods import Method, settings_of, sources_of_r
 from dfl_lightning.bench.report.settings.words import place_of
 
 _ABSENT = "–"
-"""A method that has no such setting."""
+"""Cell of a method without this setting."""
 
 
 def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
-    """The settings in which methods differ, with the value of each method, in words.
+    """Find the settings in which methods differ, and return the value of each method in words.
 
-    Where all methods have the same class, its arguments that differ are settings of their own; otherwise each method's
-    value is its class with all arguments. The source of an own module that all methods use is a setting; seeds,
-    monitors, names, folders and how a run is computed are none.
+    If all methods have the same class in a group, each argument that differs is a setting; otherwise the setting is the
+    class with all arguments. The version of a user's own module is a setting if all methods use the module. Seeds,
+    monitors, names, folders and options of the computation are not compared.
 
     Args:
-        methods: to compare, each by its first run.
+        methods: methods to compare; the first run of each counts.
 
     Examples:
         >>> differences([])
@@ -29,18 +29,20 @@ def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
     configs = [settings_of(method.runs[0]) for method in methods]
     sources = [sources_of_run(method.runs[0]) for method in methods]
     common = set.intersection(*map(set, sources)) if sources else set()
-    for config, own in zip(configs, sources, strict=True):
-        config["sources"] = {name: own[name] for name in sorted(common)}
-    found = sorted(differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
-    return {name: [words(value) for value in values] for name, values in found}
+    for config, versions in zip(configs, sources, strict=True):
+        config["sources"] = {name: versions[name] for name in sorted(common)}
+    rows = sorted(differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
+    return {name: [words(value) for value in values] for name, values in rows}
 
 
 def differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the innermost settings that differ, as far as all methods have the same classes.
+    """Yield the name and values of each setting that differs.
+
+    Arguments of a class are compared one by one if all methods have the same class; otherwise the classes differ.
 
     Args:
         values: a setting, or a mapping of settings, of each method.
-        name: dotted, of this setting; empty for a whole config.
+        name: dotted name of this setting; empty for a whole config.
     """
     if all(value == values[0] for value in values[1:]):
         return
@@ -55,10 +57,10 @@ def differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]
 
 
 def words(value: Any) -> str:
-    """Say a value for people.
+    """Write a value of a config in words.
 
     Args:
-        value: of a config.
+        value: a class with arguments is written with its short name.
 
     Examples:
         >>> words({"class_path": "x.AFIND", "init_args": {"nu": 0.2, "rule": "ratio", "layer": None}})

@@ -1,4 +1,4 @@
-"""Settings in the names of methods: which ones tell methods apart, in which order, and in which words."""
+"""Settings in the names of methods: those in which methods differ, in order, and in short words."""
 
 from __future__ import annotations
 
@@ -8,51 +8,54 @@ from typing import Any
 from dfl_lightning.checkpoints.history import changes as changes_of
 
 _LONGEST = 40
-"""Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
+"""Largest number of letters of all settings that differ; if one method has more, names get only as many as needed."""
 
 _FIRST = (
     *("topology", "selection", "threshold", "substitution", "aggregation", "dropout", "outgoing", "objective"),
     "prediction",
 )
-"""Groups whose settings come first; those of training and data follow, and those that change no model come last."""
+"""Groups whose settings come first; those of training and data follow, and then those that do not change models."""
 
 
 def place_of(group: str) -> int:
-    """Where a setting stands among others: policies first, then those of training and data.
+    """Return the rank of a setting among others: policies first, then training and data, then the rest.
 
     Args:
-        group: first part of its name.
+        group: first part of the setting's name.
     """
     return _FIRST.index(group) if group in _FIRST else len(_FIRST) + (group not in ("model", "data", "trainer"))
 
 
 def in_names(texts: Sequence[str]) -> list[str]:
-    """The settings of each method in which some of them differ, in words: as many as its name has room for.
+    """Describe for each method the settings in which methods differ, for its name.
+
+    If that is too long for a name, only as many settings as distinguish the methods are used, followed by an ellipsis.
 
     Args:
-        texts: the settings of at least two methods.
+        texts: settings of at least two methods, as `config_text` writes them.
     """
     settings = [{"settings": text} for text in texts]
     values: list[dict[str, Any]] = [{} for _ in texts]
     for number, other in enumerate(settings[1:], 1):
-        for key, (here, first) in changes_of(other, settings[0]).items():
-            values[number][key] = here
-            for before in values:
-                before.setdefault(key, first)
-    keys = [key for key in values[0] if key.rpartition(".")[0] not in values[0]]  # arguments go with their class
+        for key, (value, first) in changes_of(other, settings[0]).items():
+            values[number][key] = value
+            for of_method in values:
+                of_method.setdefault(key, first)
+    keys = [key for key in values[0] if key.rpartition(".")[0] not in values[0]]  # a class includes its arguments
     keys.sort(key=lambda key: place_of(key.partition(".")[0]))
     keys = [key for key in keys if place_of(key.partition(".")[0]) <= len(_FIRST)] or keys
     shown = [", ".join(_word(key, of_method[key]) for key in keys) for of_method in values]
     if max(map(len, shown)) <= _LONGEST:
         return shown
-    telling: list[str] = []
-    while _number_of_kinds(values, telling) < _number_of_kinds(values, keys):
-        telling.append(max(keys, key=lambda key: _number_of_kinds(values, [*telling, key])))
-    more = ", …" if len(telling) < len(keys) else ""
-    return [", ".join(_word(key, of_method[key]) for key in telling) + more for of_method in values]
+    needed: list[str] = []
+    while _number_of_kinds(values, needed) < _number_of_kinds(values, keys):
+        needed.append(max(keys, key=lambda key: _number_of_kinds(values, [*needed, key])))
+    more = ", …" if len(needed) < len(keys) else ""
+    return [", ".join(_word(key, of_method[key]) for key in needed) + more for of_method in values]
 
 
 def _number_of_kinds(values: Sequence[dict[str, Any]], keys: Sequence[str]) -> int:
+    """Count the different combinations of values that methods have for the keys."""
     return len({tuple(repr(of_method[key]) for key in keys) for of_method in values})
 
 

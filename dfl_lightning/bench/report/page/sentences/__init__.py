@@ -1,1 +1,1 @@
-"""Sentences of the page: verdicts, limits, remarks, and texts for screen readers."""
+"""Sentences of the page: verdicts, remarks on them, limits, and texts for screen readers."""

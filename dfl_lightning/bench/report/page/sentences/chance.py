@@ -1,4 +1,4 @@
-"""Sentences on what chance alone does to the scores of single clients, which have few test samples."""
+"""Sentences about the effect of chance on the scores of single clients, which have few test samples."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from dfl_lightning.utils.words import counted
 
 
 def test_samples(methods: Sequence[Method]) -> list[int]:
-    """Return the numbers of test samples of the clients that have any, of all runs; empty where no run says so.
+    """List the numbers of test samples of all clients with test data, over all runs of a task's methods.
 
-    Args:
-        methods: of a task.
+    Runs whose split file does not contain them are left out.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for run in (run for method in methods for run in method.runs):
         sizes = np.diff(run.split.get("test_offsets", np.array([], dtype=np.int64)))
-        found += [int(size) for size in sizes if size > 0]
-    return found
+        numbers += [int(size) for size in sizes if size > 0]
+    return numbers
 
 
 def about_test_samples(methods: Sequence[Method]) -> str:
-    """Say how many test samples a client has, and how much alike clients differ by them; empty where not known.
+    """Say how many test samples a client has, and how much equal clients therefore differ by chance.
+
+    The sentence is empty if the numbers of test samples are unknown.
 
     Args:
-        methods: of a task.
+        methods: methods of a task.
     """
     sizes = test_samples(methods)
     if not sizes:
@@ -40,19 +41,19 @@ def about_test_samples(methods: Sequence[Method]) -> str:
     least, most = min(sizes), max(sizes)
     said = counted(least, "test sample") if least == most else f"{least:,} to {most:,} test samples"
     score, middle = methods[0].score, float(np.median(sizes))
-    known = [value for m in methods for run in m.runs if 0 < (value := last_score(run)) < 1]
-    if score.name != "acc" or not known:
+    scores = [value for m in methods for run in m.runs if 0 < (value := last_score(run)) < 1]
+    if score.name != "acc" or not scores:
         return f"A client has {said}."
-    sd = deviation_by_chance(float(np.mean(known)), middle)
+    sd = deviation_by_chance(float(np.mean(scores)), middle)
     return f"A client has {said}: by chance alone, equal clients differ by {100 * sd:.1f} points (standard deviation)."
 
 
 def deviation_by_chance(accuracy: float, samples: float) -> float:
-    """Return the standard deviation of an accuracy that is measured on some samples.
+    """Compute the binomial standard deviation of an accuracy that is measured on independent samples.
 
     Args:
-        accuracy: that is expected, a share.
-        samples: that are independent.
+        accuracy: expected accuracy, from 0 to 1.
+        samples: number of samples.
 
     Examples:
         >>> deviation_by_chance(0.5, 25)
@@ -62,12 +63,12 @@ def deviation_by_chance(accuracy: float, samples: float) -> float:
 
 
 def losers_by_chance(gains: Sequence[float]) -> float:
-    """Return how many clients would lose against a method that is equal: half of those whose scores differ.
+    """Compute how many clients would lose if both methods were equal: half of those whose scores differ.
 
-    With equal methods, a gain and its opposite are equally likely for each client.
+    With equal methods, a gain and a loss are equally likely for each client.
 
     Args:
-        gains: of the clients.
+        gains: score of each client minus its score with the other method.
 
     Examples:
         >>> losers_by_chance([2.0, -1.0, 0.0, 3.0])
@@ -77,10 +78,9 @@ def losers_by_chance(gains: Sequence[float]) -> float:
 
 
 def about_losers(methods: Sequence[Method]) -> str:
-    """Say how many clients of each method would lose by chance alone; empty without training alone to compare with.
+    """Say how many clients of each method would lose by chance alone, compared with training alone.
 
-    Args:
-        methods: of a task.
+    The sentence is empty if no method of the task trains alone.
     """
     drawn = for_charts(methods)
     alone = next((m for m in drawn if m.is_local), None)
@@ -90,5 +90,5 @@ def about_losers(methods: Sequence[Method]) -> str:
     of_methods = {row["method"]: [r["gain"] for r in rows if r["method"] == row["method"]] for row in rows}
     if not of_methods:
         return ""
-    parts = [f"{losers_by_chance(of):g} of {len(of)} for {name}" for name, of in of_methods.items()]
+    parts = [f"{losers_by_chance(values):g} of {len(values)} for {name}" for name, values in of_methods.items()]
     return f"Of a method that equals training alone, half of the clients whose scores differ lose: {and_(parts)}."

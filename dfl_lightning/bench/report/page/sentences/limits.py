@@ -1,4 +1,4 @@
-"""What a page of many runs shows in detail, so that it stays small, and the sentence about what it leaves out."""
+"""Limits of a page of many runs, so that it stays small, and the sentence about what it leaves out."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.runs.reading import Run
 
 MOST_METHODS = 16
-"""Methods with charts of their own: bands over clients, graphs, similarities, dropouts."""
+"""Largest number of methods with charts of their own: bands over clients, graphs, similarities and dropouts."""
 
 MOST_RUNS = 12
-"""With more runs each method has the graph of its first seed only, and the table of commands is folded."""
+"""With more runs than this, graphs are only of the first seed of each method, and the table of commands is folded."""
 
 _MOST_NAMES = 6
-"""Methods that the sentence names."""
+"""Largest number of omitted methods that the sentence names."""
 
 
 def detailed(methods: Sequence[Method]) -> list[Method]:
-    """The methods that have charts of their own: the best ones of each task, in the order in which they were given."""
+    """Choose the methods that have charts of their own, the best ones of each task; their order stays."""
     rank: dict[str, int] = {}
     for task in {method.task for method in methods}:
         of_task = best_first([method for method in methods if method.task == task])
-        rank |= {method.full_name: at for at, method in enumerate(of_task)}
+        rank |= {method.full_name: number for number, method in enumerate(of_task)}
     names = sorted(rank, key=lambda name: rank[name])[:MOST_METHODS]
     return [method for method in methods if method.full_name in names]
 
 
 def with_graphs(methods: Sequence[Method]) -> list[tuple[Method, Run]]:
-    """The runs whose links the page shows, with their methods."""
+    """List the runs whose graphs the page shows, with their methods."""
     shown = detailed(methods)
     all_seeds = sum(len(method.runs) for method in shown) <= MOST_RUNS
     return [(method, run) for method in shown for run in (method.runs if all_seeds else method.runs[:1])]
 
 
 def left_out(methods: Sequence[Method]) -> str:
-    """What is not shown, in a sentence or two; empty where everything is."""
+    """Say what the page does not show, in a sentence or two; empty if it shows everything."""
     words = []
     shown = {method.full_name for method in detailed(methods)}
     others = [method.full_name for method in methods if method.full_name not in shown]

@@ -1,4 +1,4 @@
-"""The verdict on the methods of a task with what qualifies it: unequal conditions, and scores at chance level."""
+"""The verdict on the methods of a task with its qualifications: unequal conditions, and scores at chance level."""
 
 from __future__ import annotations
 
@@ -15,52 +15,48 @@ from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.words import as_percent, enumerated
 
 BRIEF = 160
-"""Letters that a lead spends on the values of conditions; beyond them it names the conditions only."""
+"""Largest number of letters for conditions with their values in a brief verdict; if more, it only names conditions."""
 
 
 def qualified(methods: Sequence[Method], brief: bool = False) -> list[str]:
-    """Return the sentences of the verdict, and after them those that qualify it.
+    """Return the sentences of the verdict, followed by those that qualify it.
 
     Args:
-        methods: of a task.
-        brief: as for `sentences`.
+        methods: methods of a task.
+        brief: see `sentences`.
     """
     return [*sentences(methods, brief), *about_conditions(methods, brief), *about_chance(methods)]
 
 
 def about_conditions(methods: Sequence[Method], brief: bool = False) -> list[str]:
-    """Say in which conditions outside of their methods the methods that are compared differ.
+    """Say in which conditions the runs of compared methods differ, such as rounds or batch size; empty without any.
 
-    Methods are compared by a run of a seed that all of them have, or else by their first runs.
+    One run of each method is compared: of a seed that all methods have, or else the first one.
 
     Args:
-        methods: of a task.
-        brief: only the names of the conditions, where their values take much room.
+        methods: methods of a task.
+        brief: leave out the values of conditions if they are long.
     """
-    kept = comparable(methods)[0]
-    runs, is_paired = _comparable_runs(kept)
+    compared = comparable(methods)[0]
+    runs, is_paired = _comparable_runs(compared)
     facts = [{"training samples": _training_samples(run)} for run in runs] if is_paired else []
-    found = unequal_conditions([run.config for run in runs], facts, without=("data.split",))
-    unequal = [(name, ["none" if value == "–" else value for value in values]) for name, values in found]
+    conditions = unequal_conditions([run.config for run in runs], facts, without=("data.split",))
+    unequal = [(name, ["none" if value == "–" else value for value in values]) for name, values in conditions]
     if not unequal:
         return []
-    words = in_words([method.name for method in kept], unequal)
+    words = in_words([method.name for method in compared], unequal)
     if brief and len(words) > BRIEF:
         words = enumerated([name for name, _ in unequal])
     return [f"Conditions differ, too, not only methods: {words}."]
 
 
 def about_chance(methods: Sequence[Method]) -> list[str]:
-    """Say which methods end at chance level, and which are not shown to be above it.
-
-    Args:
-        methods: of a task.
-    """
-    at, unclear = near_chance(methods)
+    """Say which methods of a task end at chance level, and which are not shown to be above it."""
+    at_chance, unclear = near_chance(methods)
     words = []
-    if at:
-        are, level = "is" if len(at) == 1 else "are", as_percent(chance_level(at) or 0.0)
-        words.append(f"{and_([m.name for m in at])} {are} at chance level ({level}).")
+    if at_chance:
+        are, level = "is" if len(at_chance) == 1 else "are", as_percent(chance_level(at_chance) or 0.0)
+        words.append(f"{and_([m.name for m in at_chance])} {are} at chance level ({level}).")
     if unclear:
         are, level = "is" if len(unclear) == 1 else "are", as_percent(chance_level(unclear) or 0.0)
         names = and_([m.name for m in unclear])
@@ -69,7 +65,7 @@ def about_chance(methods: Sequence[Method]) -> list[str]:
 
 
 def _comparable_runs(methods: Sequence[Method]) -> tuple[list[Run], bool]:
-    """Return a run of each method, and whether all of them have the same seed."""
+    """Return one run of each method, and True if all these runs have the same seed."""
     by_seed = [{seed_of(run): run for run in method.runs} for method in methods]
     common = [seed for seed in (by_seed[0] if by_seed else {}) if all(seed in runs for runs in by_seed)]
     if not common:

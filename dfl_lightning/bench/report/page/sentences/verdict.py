@@ -1,4 +1,4 @@
-"""What the numbers say, in words and in a table; nothing is said that the seeds do not show."""
+"""The verdict on methods, as rows of a table and as sentences, which claim only differences that the seeds show."""
 
 from __future__ import annotations
 
@@ -23,25 +23,30 @@ from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import counted, enumerated
 
 SAME, LEAST_SEEDS = 1.0, 3
-"""Points, of other scores per cent of the best one's mean, within which a difference's whole interval must lie for two
-methods to be called the same, and the common seeds that this takes."""
+"""Two methods are called the same if the interval of their difference lies within plus or minus `SAME`, with at least
+`LEAST_SEEDS` common seeds. The unit of `SAME` is points if the score is a share, else per cent of the best mean."""
 
 _NAMED = 3
-"""Of a longer list of methods in a sentence, this many are named and the others are counted."""
+"""Number of methods that a sentence names; in a longer list the others are counted."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method in the table; scores, bytes and seconds, differences of scores.
+    """A method's row of the table: its score, its cost, and its differences to other methods.
 
     Attributes:
-        models: received by a client in a round.
-        received: bytes, by a client in the whole run.
-        to_best: difference to the best method, with the interval of this pair alone.
+        method: with only those runs that are compared; if there are none, with all runs.
+        score: last score, mean over clients.
+        worst: last score of the worst tenth of the clients.
+        models: models received by a client in a round.
+        received: bytes received by a client in the whole run.
+        seconds: seconds of all rounds.
+        to_best: difference to the best method, with the interval of this pair alone; None if they cannot be paired.
         over_local: difference to training alone, likewise.
-        takes_part: whether the method is compared with the others.
-        p: of the difference to the best method, adjusted for all methods; 1 where it is not judged.
-        among: methods that are judged together with this one; 0 where it is not judged.
+        is_best: True for the best method.
+        takes_part: True if the method is compared with the others.
+        p: p of the difference to the best method, adjusted for all methods; 1 if it is not judged.
+        among: number of methods that are judged together; 0 if the difference is not judged.
     """
 
     method: Method
@@ -59,12 +64,12 @@ class Line:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the seeds tell the method from the best one, all methods of the task considered."""
+        """True if the method differs significantly from the best one, adjusted for all methods of the task."""
         return self.p < SIGNIFICANT
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
-    """The methods of a task from best to worst; those that cannot be compared, or have no score, last."""
+    """Return the table's rows of a task from best to worst; methods without comparable runs or scores come last."""
     compared = {m.full_name: m for m in comparable(methods)[0]}
     order = [compared.get(m.full_name, m) for m in best_first(methods)]
     means = {m.full_name: over_runs(last_score, m.runs) for m in order}
@@ -72,12 +77,12 @@ def lines(methods: Sequence[Method]) -> list[Line]:
     best, judged = ranked[0] if ranked else None, {m.full_name for m in ranked}
     local = next((m for m in compared.values() if m.is_local), None)
 
-    def to(m: Method, other: Method | None) -> Interval | None:
+    def difference(m: Method, other: Method | None) -> Interval | None:
         return (
             None if other is None or m is other or not {m.full_name, other.full_name} <= judged else _paired(m, other)
         )
 
-    gaps = {m.full_name: gap for m in ranked if (gap := to(m, best)) is not None}
+    gaps = {m.full_name: gap for m in ranked if (gap := difference(m, best)) is not None}
     judged_with = judged_among(gaps)
     ps = dict(zip(judged_with, adjusted([p_of(gaps[name]) for name in judged_with]), strict=True))
     return [
@@ -88,8 +93,8 @@ def lines(methods: Sequence[Method]) -> list[Line]:
             models=spread([models_a_round(run) for run in m.runs]),
             received=spread([received(run) for run in m.runs]),
             seconds=spread([seconds(run) for run in m.runs]),
-            to_best=to(m, best),
-            over_local=to(m, local),
+            to_best=difference(m, best),
+            over_local=difference(m, local),
             is_best=m is best,
             takes_part=m.full_name in compared,
             p=ps.get(m.full_name, 1.0),
@@ -100,14 +105,14 @@ def lines(methods: Sequence[Method]) -> list[Line]:
 
 
 def _is_below(line: Line) -> bool:
-    """Return whether a method is worse than the best one over the seeds that both have."""
+    """Return True if a method is worse than the best one over their common seeds."""
     return line.to_best is not None and line.method.score.merit(line.to_best.mean) < 0
 
 
 def not_compared(methods: Sequence[Method]) -> str:
-    """What takes no part in the verdict on the methods of a task, and why; empty where everything does.
+    """Say which methods or runs of a task are not compared, and why; empty if all are compared.
 
-    Of a long list three are named and the others are counted.
+    A long list names three and counts the others.
     """
     wrong = comparable(methods)[1]
     return f"Not compared: {_listed(wrong)}." if wrong else ""
@@ -118,35 +123,35 @@ def _listed(wrong: Sequence[str]) -> str:
 
 
 def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
-    """The verdict on the methods of a task, after what takes no part in it.
+    """Write the verdict on the methods of a task, after a sentence about what is not compared.
 
-    Differences to the best method are judged together, see `report.multiple`, and only with enough common seeds. A
-    long list of methods in a sentence names three and counts the others.
+    Differences to the best method are judged together, see `bench.stats.multiple`, and only with enough common seeds.
+    A long list of methods in a sentence names three and counts the others.
 
     Args:
-        methods: of a task.
-        brief: to be read at a glance: without intervals, and with one sentence on all methods that are clearly worse.
+        methods: methods of a task.
+        brief: leave out intervals, and put all methods that are clearly worse into one sentence.
     """
     kept, wrong = comparable(methods)
-    found, aside = lines(methods), not_compared(methods)
-    evaluated = [line for line in found if line.score.count]
-    known = [line for line in evaluated if line.takes_part and math.isfinite(line.score.mean)]
+    rows, aside = lines(methods), not_compared(methods)
+    evaluated = [line for line in rows if line.score.count]
+    judged = [line for line in evaluated if line.takes_part and math.isfinite(line.score.mean)]
     broken = [line.method.name for line in evaluated if line.takes_part and math.isnan(line.score.mean)]
     score = methods[0].score
-    if len(found) == 1 and not kept and evaluated:
-        return [f"{_listed(wrong)}.", _last(found[0].score, score)]
+    if len(rows) == 1 and not kept and evaluated:
+        return [f"{_listed(wrong)}.", _last_evaluation(rows[0].score, score)]
     words = [aside] if aside else []
     if broken:
         words.append(f"In {and_(broken)} a client's {_of_tests(score)} is not finite: there is no mean.")
-    if not known:
+    if not judged:
         why = "No run can be compared" if evaluated else "No run was evaluated on test data"
         return [*words, *[f"{why}, so there is no verdict."] * (not broken)]
-    first = known[0]
+    first = judged[0]
     apart: list[Line] = []
     ahead: list[str] = []
     same: list[str] = []
     undecided, few, unpaired = [], [], []
-    for line in known[1:]:
+    for line in judged[1:]:
         gap, name = line.to_best, "training alone" if line.method.is_local else line.method.name
         if gap is None:
             unpaired.append(name)
@@ -155,7 +160,7 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
         elif line.is_apart and _is_below(line):
             if not line.method.is_local:
                 apart.append(line)
-        elif line.is_apart:  # over fewer seeds than the best is chosen by
+        elif line.is_apart:  # better than the best one over their common seeds, which are fewer
             ahead.append(f"{name} is {score.distance(gap.mean)} {_better(score)} ({gap.count} common seeds)")
         else:
             wide = simultaneous(gap, line.among)
@@ -166,13 +171,13 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
             undecided.append(f"{name} ({more})" if more else name)
             if part is not None and is_same(wide, first):
                 same.append(f"{name} with {of_bytes}")
-    alone = next((line for line in known[1:] if line.method.is_local and line.is_apart and _is_below(line)), None)
+    alone = next((line for line in judged[1:] if line.method.is_local and line.is_apart and _is_below(line)), None)
     basis = _basis(kept)
     unclear = [f"The seeds show no clear difference to {and_(undecided)}."] * bool(undecided)
     if brief:
-        words += [_ends(first, score, _above_local(alone)), *basis, *unclear, *_apart_in_brief(apart)]
+        words += [_ends(first, score, _above_local(alone)), *basis, *unclear, *_worse_methods_in_brief(apart)]
     else:
-        words += [_ends(first, score), *basis, *_against_local(alone), *_apart(apart), *unclear]
+        words += [_ends(first, score), *basis, *_against_local(alone), *_worse_methods(apart), *unclear]
     if ahead:
         words.append(f"Over the seeds in common with the best, {_listed(ahead)}.")
     if same:
@@ -184,7 +189,7 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
 
 
 def _too_few(few: Sequence[Line]) -> list[str]:
-    """Say which differences are not judged for lack of common seeds, and how many it takes."""
+    """Say which differences are not judged for lack of common seeds, and how many seeds are needed."""
     if not few:
         return []
     names = ["training alone" if line.method.is_local else line.method.name for line in few]
@@ -198,18 +203,21 @@ def _too_few(few: Sequence[Line]) -> list[str]:
 
 
 def is_same(gap: Interval, best: Line) -> bool:
-    """Whether two methods may be called the same: the interval of their difference has 0 in it and lies within `SAME`.
+    """Return True if two methods may be called the same: the interval of their difference contains 0 and is narrow.
+
+    Both of its ends must lie within `SAME`, and `LEAST_SEEDS` common seeds are needed.
 
     Args:
-        gap: of their scores, paired by seed and test data.
-        best: the method that the other one is compared with.
+        gap: difference of their scores, paired by seed and test data, with its interval.
+        best: row of the method that the other one is compared with.
     """
     if gap.count < LEAST_SEEDS or gap.low is None or gap.high is None or gap.is_clear:
         return False
-    return max(-gap.low, gap.high) <= _within(best)
+    return max(-gap.low, gap.high) <= _tolerance(best)
 
 
-def _within(best: Line) -> float:
+def _tolerance(best: Line) -> float:
+    """Return `SAME` in the unit of the score."""
     return SAME / 100 * (1.0 if best.method.score.percent else abs(best.score.mean))
 
 
@@ -218,14 +226,14 @@ def _margin(best: Line) -> str:
 
 
 def cheaper(line: Line, best: Line) -> float | None:
-    """The share of the best method's bytes that another one receives, where it receives fewer beyond doubt.
+    """Return the share of the best method's bytes that another method receives; None if it is not clearly cheaper.
 
-    The share is that of the means over the common seeds; it is known only from `LEAST_SEEDS` of them on, and where the
-    95 % interval of the mean logarithm of the ratio leaves out 0.
+    The share is the ratio of the means over common seeds. A method is clearly cheaper if there are at least
+    `LEAST_SEEDS` of them, and if the 95 % interval of the mean logarithm of the ratio is below 0.
 
     Args:
-        line: the method.
-        best: the best one.
+        line: row of the method.
+        best: row of the best method.
     """
     pairs = [(received(x), received(y)) for x, y in paired(line.method, best.method)]
     if len(pairs) < LEAST_SEEDS or not all(math.isfinite(x) and math.isfinite(y) and x and y for x, y in pairs):
@@ -241,10 +249,10 @@ def _ends(line: Line, score: Score, more: str = "") -> str:
 
 
 def _above_local(alone: Line | None) -> str:
-    """Say by how much the best method is above training alone; nothing where the seeds do not say so.
+    """Say by how much the best method is above training alone; empty if the difference is not significant.
 
     Args:
-        alone: the line of training alone, where it is told apart from the best.
+        alone: row of training alone, if it is significantly worse than the best method.
     """
     if alone is None or alone.to_best is None:
         return ""
@@ -262,14 +270,14 @@ def _against_local(alone: Line | None) -> list[str]:
 
 
 def certainty(gap: Interval, line: Line, bare: bool = False) -> str:
-    """Say how sure a difference is: its simultaneous interval, or where 0 is in that, its adjusted p.
+    """Say how certain a difference is: its simultaneous interval, or its adjusted p if that interval contains 0.
 
-    The p of the closed procedure is the sharper of the two; see `report.multiple`.
+    Both may happen, since the p of the closed procedure is the more powerful test; see `bench.stats.multiple`.
 
     Args:
-        gap: the difference, with the interval of the pair alone.
-        line: of the method that is told apart.
-        bare: without the words that say what the interval is.
+        gap: significant difference, with the interval of this pair alone.
+        line: row of the method that differs from the best one.
+        bare: leave out the words before the interval.
     """
     wide, score = simultaneous(gap, line.among), line.method.score
     if wide.is_clear:
@@ -277,49 +285,49 @@ def certainty(gap: Interval, line: Line, bare: bool = False) -> str:
     return f"adjusted p {'below 0.001' if line.p < 0.001 else f'= {line.p:.2g}'}"
 
 
-def _apart(found: Sequence[Line]) -> list[str]:
-    """Which methods are worse than the best, and by how much, each with its interval."""
-    if not found:
+def _worse_methods(rows: Sequence[Line]) -> list[str]:
+    """Say which methods are worse than the best, and by how much, with the interval of each."""
+    if not rows:
         return []
-    score = found[0].method.score
+    score = rows[0].method.score
     where = _worse(score)
     named: list[str] = []
-    for line, gap in _with_gaps(found[: _NAMED if len(found) > _NAMED + 1 else None]):
-        around = certainty(gap, line, bare=bool(named))  # what it is, the sentence says once
+    for line, gap in _with_gaps(rows[: _NAMED if len(rows) > _NAMED + 1 else None]):
+        around = certainty(gap, line, bare=bool(named))  # the words before the interval are needed only once
         named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
-    if len(found) > len(named):
-        others = found[len(named) :]
+    if len(rows) > len(named):
+        others = rows[len(named) :]
         named.append(f"{len(others)} others are {_span(others)} {where}")
     return [f"{'; '.join(named)}."]
 
 
-def _apart_in_brief(found: Sequence[Line]) -> list[str]:
-    """The same in one sentence, without the intervals."""
-    if not found:
+def _worse_methods_in_brief(rows: Sequence[Line]) -> list[str]:
+    """Say in one sentence which methods are worse than the best, without intervals."""
+    if not rows:
         return []
-    are = "is" if len(found) == 1 else "are"
-    return [f"{and_([line.method.name for line in found])} {are} {_span(found)} {_worse(found[0].method.score)}."]
+    are = "is" if len(rows) == 1 else "are"
+    return [f"{and_([line.method.name for line in rows])} {are} {_span(rows)} {_worse(rows[0].method.score)}."]
 
 
 def _basis(methods: Sequence[Method]) -> list[str]:
-    """By which seeds the best is chosen, where methods have different ones."""
-    found = on_common_seeds(methods)
-    if found is None or found.same_seeds:
+    """Say over which seeds the best method is chosen, if methods have different seeds."""
+    choice = on_common_seeds(methods)
+    if choice is None or choice.same_seeds:
         return []
-    names = [m.name for m in best_first(methods) if m.full_name in found.means]
-    over = f"the {counted(len(found.seeds), 'seed')} of {and_(names)}"
+    names = [m.name for m in best_first(methods) if m.full_name in choice.means]
+    over = f"the {counted(len(choice.seeds), 'seed')} of {and_(names)}"
     return [f"Methods have different seeds: the best is chosen over {over}."]
 
 
-def _last(value: Spread, score: Score) -> str:
-    """What the last evaluation of a run gives that is not compared."""
+def _last_evaluation(value: Spread, score: Score) -> str:
+    """Say the last score of a method that cannot be compared."""
     if math.isnan(value.mean):
         return f"At the last evaluation a client's {_of_tests(score)} is not finite."
     return f"The last evaluation gives {_shown(value, score)}."
 
 
 def _of_tests(score: Score) -> str:
-    """Name the numbers of which one is not finite where a mean score does not exist."""
+    """Name the two values of a client that must be finite for a mean score."""
     return f"loss or {score.label} on test data"
 
 
@@ -331,13 +339,13 @@ def _worse(score: Score) -> str:
     return "lower" if score.higher_is_better else "higher"
 
 
-def _with_gaps(found: Sequence[Line]) -> list[tuple[Line, Interval]]:
-    return [(line, line.to_best) for line in found if line.to_best is not None]
+def _with_gaps(rows: Sequence[Line]) -> list[tuple[Line, Interval]]:
+    return [(line, line.to_best) for line in rows if line.to_best is not None]
 
 
-def _span(found: Sequence[Line]) -> str:
-    """From the smallest to the largest distance to the best method."""
-    score, gaps = found[0].method.score, sorted(abs(gap.mean) for _, gap in _with_gaps(found))
+def _span(rows: Sequence[Line]) -> str:
+    """Write the smallest and the largest distance to the best method; only one of them if both are equal."""
+    score, gaps = rows[0].method.score, sorted(abs(gap.mean) for _, gap in _with_gaps(rows))
     least, most = score.distance(gaps[0]), score.distance(gaps[-1])
     return most if least == most else f"{score.number(gaps[0])} to {most}"
 
@@ -349,21 +357,21 @@ def _paired(a: Method, b: Method) -> Interval | None:
 def _shown(value: Spread, score: Score) -> str:
     around = "" if value.sd is None else f" ± {score.number(value.sd, value.mean)}"
     seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
-    said = f"{score.number(value.mean)}{around}"
-    return f"{said} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {said} ({seeds})"
+    mean = f"{score.number(value.mean)}{around}"
+    return f"{mean} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {mean} ({seeds})"
 
 
 def interval(value: Interval, score: Score, bare: bool = False) -> str:
-    """The 95 % interval, in points where the score is a share; empty with one pair.
+    """Write a 95 % interval, in points if the score is a share; empty with one pair.
 
     Args:
-        value: of a difference of scores.
-        score: of the task.
-        bare: without the words that say what it is.
+        value: interval of a difference of scores; a simultaneous one unless `bare`, since the words say so.
+        score: score of the task.
+        bare: leave out the words before the interval.
 
     Examples:
-        >>> found = Interval(0.02, 0.01, 0.03, 3)
-        >>> interval(found, Score()), interval(found, Score(), bare=True)
+        >>> difference = Interval(0.02, 0.01, 0.03, 3)
+        >>> interval(difference, Score()), interval(difference, Score(), bare=True)
         ('simultaneous 95 % interval +1.0 to +3.0', '+1.0 to +3.0')
     """
     if value.low is None or value.high is None:
@@ -373,7 +381,7 @@ def interval(value: Interval, score: Score, bare: bool = False) -> str:
 
 
 def and_(names: Sequence[str]) -> str:
-    """A list for a sentence: of a long one three are named and the others are counted.
+    """Join names for a sentence; a long list names three and counts the others.
 
     Examples:
         >>> and_(["A", "B", "C"]), and_(["A", "B", "C", "D", "E"])
