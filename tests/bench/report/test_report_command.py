@@ -122,7 +122,7 @@ def test_a_figure_has_the_font_that_is_asked_for(drawn):
             "--width 3.3inch: give a number with its unit, in, cm, mm, pt, for example 3.3in",
         ),
         ("--figures pdf --width 90in", "--width 90in: a figure is 1.5 to 20 inches wide"),
-        ("--figures pdf --font Nope", "--font Nope: there is no such font on this machine; `fc-list : family` names"),
+        ("--figures pdf --font Nope", "--font Nope: there is no such font on this machine; `fc-list : family` lists"),
     ],
 )
 def test_wrong_figure_options_are_refused_before_writing(tmp_path, make_run, capsys, words, sentence):

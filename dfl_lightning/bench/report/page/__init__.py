@@ -1,1 +1,1 @@
-"""The page of `dfl-report`: its sections, its texts, and how it becomes one file."""
+"""The page of `dfl-report`: its sections, its sentences, and its assembly into one file."""

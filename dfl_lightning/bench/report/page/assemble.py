@@ -1,4 +1,4 @@
-"""The page: one file with all of its data, styles and scripts, which asks for nothing else."""
+"""Assembly of the page: one file with all of its data, styles and scripts, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from dfl_lightning.utils.words import counted
 _SAVE = "".join(
     f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
 )
-"""The menu of a chart."""
+"""The buttons below a chart that save it."""
 
 _NO_REASONS = "No run recorded what could be drawn here: clusters, thresholds, similarities or dropouts of clients."
 
 _SQUARE = 500
+"""Height in pixels that is reserved for a square chart until it is drawn."""
 
 
 def page(
@@ -47,24 +48,24 @@ def page(
     opening: Opening | None = None,
     following: float | None = None,
 ) -> str:
-    """The report of some methods as HTML.
+    """Write a report about methods as HTML.
 
     Args:
-        methods: to be compared.
-        drawn: their figures, where they have been drawn already.
-        study: the title of the study that the runs are of; otherwise the page is named after their data.
-        command: that trains the study.
-        opening: what the study puts before the verdict.
-        following: while the run lasts, the seconds until the next page.
+        methods: methods to compare.
+        drawn: their figures, if they have been drawn already.
+        study: title of the study to which the runs belong; default: the page is named after their data.
+        command: command that trains the study.
+        opening: first section of a study's page, before the verdict.
+        following: seconds until the next page, if the run is still training.
     """
-    found = list(figures(methods) if drawn is None else drawn)
-    colours = {name: at for at, name in enumerate(colour_places(names_for_colours(methods)))}
+    all_figures = list(figures(methods) if drawn is None else drawn)
+    colours = {name: number for number, name in enumerate(colour_places(names_for_colours(methods)))}
     linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     fewer = len(detailed(methods)) < len(methods)
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
-        "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in found},
+        "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
         "colours": {"light": LIGHT, "dark": DARK},
         "look": link_charts.look(),
         "clients": clients_on_page(methods, [(run, entry) for _, run, entry in linked]),
@@ -104,18 +105,18 @@ def page(
         "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
         "versions": versions(methods),
         "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
-        "omitted": omitted * fewer,  # it concerns more than one section then
+        "omitted": omitted * fewer,  # if methods are left out, this concerns more than one section
         "settings": settings_section(methods),
     }
     for section in ("learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts"):
-        grid = _grid([figure for figure in found if figure.section == section])
+        grid = _grid([figure for figure in all_figures if figure.section == section])
         group = GROUPS.get(section)
-        over = f"<h3 class='group'>{group.heading}</h3><p class='note'>{group.note}</p>" if grid and group else ""
-        parts[section] = over + grid
+        above = f"<h3 class='group'>{group.heading}</h3><p class='note'>{group.note}</p>" if grid and group else ""
+        parts[section] = above + grid
     scores = {method.score.label for method in methods}
     label = scores.pop() if len(scores) == 1 else "score"
     parts["cost-of"] = f"{label[:1].upper()}{label[1:]} and cost"
-    if not any(figure.section in ("why", "alike", "dropouts") for figure in found):
+    if not any(figure.section in ("why", "alike", "dropouts") for figure in all_figures):
         parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
     parts["vega"] = packed_vega()
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
@@ -126,20 +127,23 @@ def _opening(opening: Opening) -> str:
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
-    """The number of the run that is shown first: clients that learn from each other, then any that learn."""
+    """Choose the run that the page shows first, and return its number.
 
-    def rank(at: int) -> tuple[bool, bool]:
-        method, entry = linked[at]
+    Runs whose clients learn from each other come before runs with a server, and these before training alone.
+    """
+
+    def rank(number: int) -> tuple[bool, bool]:
+        method, entry = linked[number]
         return method.is_local, any(node["server"] for node in entry["nodes"])
 
     return min(range(len(linked)), key=rank, default=0)
 
 
 def largest_comparison(methods: Sequence[Method]) -> list[Method]:
-    """Return the methods of the task that has most of them; of several such tasks, of the first.
+    """Return the methods of the task with most methods; of several such tasks, the first.
 
     Args:
-        methods: of one or several tasks.
+        methods: methods of one or several tasks.
     """
     sizes = Counter(method.task for method in methods)
     task = min(sizes, key=lambda task: (-sizes[task], task))
@@ -147,7 +151,7 @@ def largest_comparison(methods: Sequence[Method]) -> list[Method]:
 
 
 def title(methods: Sequence[Method]) -> str:
-    """Return the data that most methods are compared on, the number of clients and the attack."""
+    """Write the title of a page: the data on which most methods are compared, the number of clients, and the attack."""
     methods = largest_comparison(methods)
     clients = methods[0].runs[0].num_clients
     number = f", {counted(clients, 'client')}" if clients else ""
@@ -156,47 +160,55 @@ def title(methods: Sequence[Method]) -> str:
 
 
 def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
-    """A chart without its theme, which the page gives it."""
+    """Remove the theme from the specification of a chart, since the page sets it."""
     return {key: value for key, value in spec.items() if key not in ("config", "$schema")}
 
 
 def _count(methods: Sequence[Method]) -> str:
-    number = len({run.path for method in methods for run in method.runs})  # a study's cell may have several places
+    number = len({run.path for method in methods for run in method.runs})  # a run may be in several cells of a study
     names = len({method.name for method in methods})
     return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
 
 
 def _lead(methods: Sequence[Method]) -> str:
+    """Write the brief verdict at the top of the page, on the largest comparison."""
     main = largest_comparison(methods)
     words, aside = qualified(main, brief=True), not_compared(main)
     warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
     first, *rest = words[1:] if warning else words
-    several = len({method.task for method in methods}) > 1
-    where = f"{heading(main, methods)}: " if main[0].column or several else ""
+    has_tasks = len({method.task for method in methods}) > 1
+    where = f"{heading(main, methods)}: " if main[0].column or has_tasks else ""
     attack = under_attack(main)
     where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
     return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
-    """Return the verdict of each task; below the table of the one that `leads` says in brief stand its sentences."""
+    """Write the verdict of each task: sentences and a table.
+
+    Args:
+        methods: methods of one or several tasks.
+        colours: number of each method's colour.
+        leads: True if the page begins with the brief verdict of the largest comparison. The sentences of that one are
+            then below its table, and left out if they are not longer.
+    """
     parts, tasks = [], sorted({method.task for method in methods})
     led = largest_comparison(methods)[0].task
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
-        found, where = lines(of_task), heading(of_task, methods)
+        rows, where = lines(of_task), heading(of_task, methods)
         if len(tasks) > 1:
             parts.append(f"<h3>{escape(where)}</h3>")
         words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
-        said = f"<p class='say'>{escape(words)}</p>"
-        table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
-        parts += [table, said * (words != brief)] if leads and task == led else [said, table]
+        paragraph = f"<p class='say'>{escape(words)}</p>"
+        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
+        parts += [table, paragraph * (words != brief)] if leads and task == led else [paragraph, table]
     several = any(len(method.runs) > 1 for method in methods)
     attacked = any(attacks(methods))
     note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
     if several:
         note += (
-            "± is the standard deviation over seeds. Differences are paired by seed and test data; beside them is "
+            "± is the standard deviation over seeds. Differences are paired by seed and test data; next to them is "
             "their 95 % interval (Student's t). "
         )
     if len(tasks) > 1:
@@ -206,7 +218,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
 
 
 def _caption(methods: Sequence[Method]) -> str:
-    """What the methods are tested and trained on, and their rounds where these differ."""
+    """Write the caption of a verdict: numbers of test and training samples, and of rounds if these differ."""
     run = methods[0].runs[0]
     offsets = run.split.get("test_offsets")
     tested = ""
@@ -214,9 +226,9 @@ def _caption(methods: Sequence[Method]) -> str:
         tested = f"{int(offsets[-1]):,} test samples over all {len(offsets) - 1} clients"
     trained: dict[int, list[str]] = {}
     for method in methods:
-        known = method.runs[0].split.get("train_offsets")
-        if known is not None and len(known) > 1:
-            trained.setdefault(int(known[-1]), []).append(method.name)
+        train_offsets = method.runs[0].split.get("train_offsets")
+        if train_offsets is not None and len(train_offsets) > 1:
+            trained.setdefault(int(train_offsets[-1]), []).append(method.name)
     if len(trained) == 1:
         more = f", {next(iter(trained)):,} training samples"
     else:
@@ -231,21 +243,22 @@ def _caption(methods: Sequence[Method]) -> str:
 
 
 def _grid(figures: Sequence[Figure]) -> str:
-    """Figures in rows; those of one task under its name, where there are several."""
+    """Write figures in rows; with several tasks, those of each task are below its name."""
     parts = []
     for where, group in groupby(figures, key=lambda figure: figure.where):
         of_task = list(group)
         shapes = [figure.shape for figure in of_task]
-        places = [place + " four" * four for place, four in zip(columns(shapes), in_fours(shapes), strict=True)]
-        charts = "".join(_figure(figure, place) for figure, place in zip(of_task, places, strict=True))
+        classes = [width + " four" * four for width, four in zip(columns(shapes), in_fours(shapes), strict=True)]
+        charts = "".join(_figure(figure, names) for figure, names in zip(of_task, classes, strict=True))
         parts.append(
             (f"<h3 class='task'>{escape(where)}</h3>" if where else "") + f"<div class='figures'>{charts}</div>"
         )
     return "".join(parts)
 
 
-def _figure(figure: Figure, place: str) -> str:
-    shown, words = (own or whole for own, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
+def _figure(figure: Figure, classes: str) -> str:
+    """Write a figure with its title, its note, an empty element for its chart, and its buttons."""
+    shown, words = (brief or whole for brief, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
     note = f"<p>{escape(words)}</p>" if words else ""
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
@@ -254,7 +267,7 @@ def _figure(figure: Figure, place: str) -> str:
     level = "h4" if figure.where else "h3"
     heading = f"<{level}>{escape(shown.removesuffix(f': {figure.where}'))}</{level}>"
     return (
-        f"<figure class='{figure.shape} {place}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
+        f"<figure class='{figure.shape} {classes}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
         f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"
@@ -265,10 +278,10 @@ def _figure(figure: Figure, place: str) -> str:
 
 
 def _variables() -> str:
-    """The themes as CSS variables."""
+    """Write the colours of both themes as CSS variables."""
 
     def rules(theme: dict[str, Any]) -> str:
-        colours = [f"--m{at}:{colour}" for at, colour in enumerate(theme["category"])]
+        colours = [f"--m{number}:{colour}" for number, colour in enumerate(theme["category"])]
         colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
         colours.append(f"--ramp:linear-gradient(90deg,{','.join(theme['ramp'])})")
         return ";".join(colours)
@@ -283,7 +296,7 @@ def _variables() -> str:
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:
-    """The template with its parts, each written `@@name@@`; sections without content are left out."""
+    """Replace each `@@name@@` in the template by the part with this name."""
     pieces = template.split("@@")
-    filled = [parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)]
+    filled = [parts[piece] if index % 2 else piece for index, piece in enumerate(pieces)]
     return "".join(filled)

@@ -1,6 +1,6 @@
-"""Each client of a run, as the page shows a single one: its score over rounds, its samples, and whom it chose.
+"""Data of the page's view of a single client: its score over rounds, its samples, and the senders that it chose.
 
-Runs of the same seed and test data have the same clients, so that the page finds a client's place in each of them.
+Runs with the same seed and test data have the same clients, so that the page can show a client in each of them.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 
 MOST_CLIENTS = 1000
-"""Of a run whose clients are shown one by one."""
+"""Largest number of clients of a run whose clients can be shown one by one."""
 
 _MOST_POINTS, _NUMBERS = 50, 20_000
-"""Points of a client's curve, and of all curves of a run."""
+"""Largest number of points of a client's curve, and of all curves of a run."""
 
 _MOST_SENDERS, _SENDERS = 12, 2_400
-"""Senders that are listed of a client, and of all clients of a run, at most; three of each in any case."""
+"""Largest number of senders that are listed for a client, and for all clients of a run; at least three for each."""
 
 _COUNTED = 100_000
-"""Numbers of samples by class, or by interval of the target, of all clients of a run, at most."""
+"""Largest number of entries in a table of samples by client and class, or by client and interval of the target."""
 
 _STEPS = 1000
-"""Into which the range of a score without a unit of its own is divided."""
+"""Least number of units into which the range of a score is divided, if it is not shown in per cent."""
 
 
 def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict[str, Any]]:
-    """What the page knows of the clients of each run, in the order of its tables, the best method first.
+    """Return the data about the clients of each run, in the order of the page's tables, the best method first.
 
     Args:
-        methods: of the page.
-        shown: the runs that can be chosen on the page; these, and those in which the same clients train alone, have
+        methods: methods of the page.
+        shown: runs that can be chosen on the page. Only these, and runs in which the same clients train alone, get
             curves.
 
     Returns:
-        An entry a run: `path` (to be taken out), `method`, `name`, `seed`, `task`, `data` (equal where the clients
-        are), `local` and `last`, the last score of each client; and with curves `rounds`, `unit`, `curves`, `samples`,
-        `counted`, `about`, `received` or `mixed`.
+        A dict for each run with `path` (which the caller removes), `method`, `name`, `seed`, `task`, `data` (a number
+        that is equal for runs with the same clients), `local`, and `last`, the last score of each client. Runs with
+        curves also have `rounds`, `unit` and `curves`; runs in `shown` also have `samples`, `counted`, `about`, and the
+        result of `links`.
     """
-    places: dict[tuple[Any, ...], int] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
     partners = {pairing_of(run) for run in shown}
-    found = []
+    entries = []
     for method in _in_order(methods):
         for run in method.runs:
             last = last_of_clients(run)
@@ -64,7 +65,7 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
                 "name": method.name,
                 "seed": seed_of(run),
                 "task": method.task,
-                "data": places.setdefault((method.task, *clients), len(places)),
+                "data": numbers.setdefault((method.task, *clients), len(numbers)),
                 "local": method.is_local,
                 "last": [_number(value * run.score.factor) for value in last],
             }
@@ -72,30 +73,31 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
                 entry |= curves(run)
             if run in shown:
                 entry |= {"samples": samples(run), "counted": counted(run), "about": about(run), **links(run)}
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Any]:
-    """The clients of all runs, and in the entry of each run that can be chosen, where its clients are.
+    """Return the data about the clients of all runs, and write into each run's entry where its clients are.
 
     Args:
-        methods: of the page.
-        linked: the runs that can be chosen, and their entries, which get a number `clients` where they are known.
+        methods: methods of the page.
+        linked: runs that can be chosen on the page, with their entries. If the clients of a run are known, its entry
+            gets a number `clients`.
     """
-    found = client_entries(methods, [run for run, _ in linked])
-    numbers = {entry.pop("path"): at for at, entry in enumerate(found)}
+    runs = client_entries(methods, [run for run, _ in linked])
+    numbers = {entry.pop("path"): number for number, entry in enumerate(runs)}
     tables: list[dict[str, Any]] = []
-    for entry in found:
+    for entry in runs:
         table = entry.pop("counted", None)
-        if table is not None:  # runs of one seed have the same
+        if table is not None:  # runs with one seed share a table, which is stored once
             if table not in tables:
                 tables.append(table)
             entry["counted"] = tables.index(table)
     for run, entry in linked:
         if run.path in numbers:
             entry["clients"] = numbers[run.path]
-    return {"runs": found, "counted": tables, "names": colour_places(names_for_colours(methods))}
+    return {"runs": runs, "counted": tables, "names": colour_places(names_for_colours(methods))}
 
 
 def _in_order(methods: Sequence[Method]) -> Iterator[Method]:
@@ -104,16 +106,18 @@ def _in_order(methods: Sequence[Method]) -> Iterator[Method]:
 
 
 def curves(run: Run) -> dict[str, Any]:
-    """The score of each client over rounds: `rounds`, `unit`, and `curves` in units, each number less the one before.
+    """Return the score of each client over rounds: `rounds`, `unit`, and for each client the differences in `curves`.
+
+    Values of curves are whole numbers of units, see `_steps`.
 
     Args:
-        run: with an array of the score in clients.npz.
+        run: run with an array of the score in clients.npz.
     """
     values = run.clients[run.score.column].astype(np.float64) * run.score.factor
     keep = thinned(len(values), max(5, min(_MOST_POINTS, _NUMBERS // max(1, values.shape[1]))))
     values = values[keep]
-    known = values[np.isfinite(values)]
-    span = float(known.max() - known.min()) if len(known) else 0.0
+    finite = values[np.isfinite(values)]
+    span = float(finite.max() - finite.min()) if len(finite) else 0.0
     unit = 0.1 if run.score.percent else 10.0 ** math.floor(math.log10(span / _STEPS)) if span else 1.0
     return {
         "rounds": [from_one(r) for r in run.clients["rounds"][keep]],
@@ -123,41 +127,37 @@ def curves(run: Run) -> dict[str, Any]:
 
 
 def _steps(values: np.ndarray) -> list[int | None]:
-    """Whole numbers, each less the last one that is known; None where nothing is."""
-    found: list[int | None] = []
+    """Round values and return the difference of each to the last finite one; None if a value is not finite."""
+    steps: list[int | None] = []
     before = 0
     for value in values:
         if math.isfinite(value):
-            found.append(round(float(value)) - before)
+            steps.append(round(float(value)) - before)
             before = round(float(value))
         else:
-            found.append(None)
-    return found
+            steps.append(None)
+    return steps
 
 
 def samples(run: Run) -> dict[str, list[int]]:
-    """How many samples each client has to train, to validate and to test on; without those that the run has none of.
+    """Return each client's numbers of training, validation and test samples, from the run's split file.
 
-    Args:
-        run: its split file says so.
+    A kind of samples that no client has is left out.
     """
-    found = {}
+    numbers = {}
     for name, part in (("training", "train"), ("validation", "val"), ("test", "test")):
         offsets = run.split.get(f"{part}_offsets", np.array([]))
         if len(offsets) > 1 and offsets[-1]:
-            found[name] = np.diff(offsets).astype(int).tolist()
-    return found
+            numbers[name] = np.diff(offsets).astype(int).tolist()
+    return numbers
 
 
 def counted(run: Run) -> dict[str, Any] | None:
-    """How many training samples of each class, label or interval of the target each client has.
-
-    Args:
-        run: its split file says so, or was written before it did.
+    """Return each client's numbers of training samples by class, label or interval of the target.
 
     Returns:
-        `of`, what is counted; `counts`, a row a client; `edges` of the intervals, for targets that are numbers. None
-        where nothing was counted, or too much.
+        `of`, what is counted; `counts`, a row for each client; and `edges` of the intervals, if targets are numbers.
+        None if the split file has no such counts, or too many.
     """
     counts, edges = (run.split.get(name, np.empty(0)) for name in ("train_counts", "target_edges"))
     if counts.ndim != 2 or not 0 < counts.size <= _COUNTED:
@@ -169,69 +169,66 @@ def counted(run: Run) -> dict[str, Any] | None:
 
 
 def about(run: Run) -> list[str]:
-    """What is particular about the data of each client, in words; nothing where nothing is.
+    """Describe for each client what is special about its data, such as a rotation; empty if nothing is.
 
-    Args:
-        run: its split file says so.
+    The run's split file contains these properties.
     """
     clients = number_of_nodes(run)[0]
-    words: list[list[str]] = [[] for _ in range(clients)]
+    remarks: list[list[str]] = [[] for _ in range(clients)]
 
-    def each(name: str, say: Any) -> None:
+    def describe_each(name: str, describe: Any) -> None:
         array = run.split.get(name, np.array([]))
         if len(array) == clients:
-            for said, value in zip(words, array, strict=True):
-                text = say(value)
-                said.extend([text] if text else [])
+            for of_client, value in zip(remarks, array, strict=True):
+                text = describe(value)
+                of_client.extend([text] if text else [])
 
-    each("rotation", lambda degrees: f"images turned by {float(degrees):g}°")
-    each("writers", lambda name: f"data of {name}" if str(name) else "")
-    each("label_map", lambda renamed: _renamed(renamed, "labels"))
-    each("test_label_map", lambda renamed: _renamed(renamed, "labels of test samples"))
-    each("adversaries", lambda falsified: "training labels falsified" if falsified else "")
-    return ["; ".join(said) for said in words]
+    describe_each("rotation", lambda degrees: f"images turned by {float(degrees):g}°")
+    describe_each("writers", lambda name: f"data of {name}" if str(name) else "")
+    describe_each("label_map", lambda renamed: _renamed(renamed, "labels"))
+    describe_each("test_label_map", lambda renamed: _renamed(renamed, "labels of test samples"))
+    describe_each("adversaries", lambda falsified: "training labels falsified" if falsified else "")
+    return ["; ".join(of_client) for of_client in remarks]
 
 
 def _renamed(renamed: np.ndarray, what: str) -> str:
-    """Which classes a client calls otherwise."""
+    """List the classes that have another label at a client; empty without any."""
     pairs = [f"{old} is {int(new)}" for old, new in enumerate(renamed) if old != int(new)]
     more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
     return f"{what} renamed: {', '.join(pairs[:4])}{more}" if pairs else ""
 
 
 def links(run: Run) -> dict[str, Any]:
-    """Whom each client chose over the recorded rounds; under a server, in how many rounds it was mixed there.
-
-    Args:
-        run: with or without recorded links.
+    """Summarise the links of each client over the recorded rounds.
 
     Returns:
-        `recorded` rounds and `received`: for each client the senders that it chose most often, in how many rounds and
-        with which mean weight in thousandths; how many others it chose; and by how many it was chosen in a round, the
-        mean. Or `recorded` and `mixed`. Or nothing.
+        `recorded`, the number of recorded rounds, and `received`, a dict for each client: `senders`, those that it
+        chose most often; `rounds`, in how many rounds; `weights`, their mean weights in thousandths; `others`, the
+        number of other senders; and `by`, the mean number of clients that chose it in a round. With a server,
+        `recorded` and `mixed`: in how many rounds a server mixed each client. Empty without recorded links.
     """
     clients, nodes = number_of_nodes(run)
     if nodes > clients:
         return _mixed_by_servers(run, clients)
     try:
-        found = over_run(run)
+        pairs = over_run(run)
     except UserError:
         return {}
     most = max(3, min(_MOST_SENDERS, _SENDERS // clients))
-    chosen, received = found.chosen, []
+    chosen, received = pairs.chosen, []
     for i in range(clients):
-        order = np.lexsort((np.arange(clients), -found.weight[i], -chosen[i]))
+        order = np.lexsort((np.arange(clients), -pairs.weight[i], -chosen[i]))
         senders = [int(j) for j in order[: min(most, int((chosen[i] > 0).sum()))]]
         received.append(
             {
                 "senders": senders,
                 "rounds": [int(chosen[i, j]) for j in senders],
-                "weights": [round(1000 * float(found.weight[i, j])) for j in senders],
+                "weights": [round(1000 * float(pairs.weight[i, j])) for j in senders],
                 "others": int((chosen[i] > 0).sum()) - len(senders),
-                "by": _number(float(chosen[:, i].sum()) / found.rounds, 3),
+                "by": _number(float(chosen[:, i].sum()) / pairs.rounds, 3),
             }
         )
-    return {"recorded": found.rounds, "received": received}
+    return {"recorded": pairs.rounds, "received": received}
 
 
 def _mixed_by_servers(run: Run, clients: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A page's data in fewer letters: rows as columns, half of a symmetric matrix, numbers as letters.
+"""Compact form of a page's data: columns instead of rows, half of a symmetric matrix, letters instead of numbers.
 
-`expand.js` undoes it.
+The script `expand.js` restores the data.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from typing import Any
 import numpy as np
 
 COLUMNS, HALF, LETTERS = "@columns", "@half", "@letters"
-"""Keys of what stands for a list of rows, for a symmetric matrix, and for a list of numbers."""
+"""Keys that mark a compact list of rows, symmetric matrix, or list of numbers."""
 
 _LEAST, _MOST = 8, 50_000
-"""Numbers of a list that become letters, at least, and the steps that they span at most: below surrogates' codes."""
+"""Least length of a list of numbers that becomes letters, and the largest range: codes stay below surrogates."""
 
 _FIRST, _DECIMALS = 35, 5
-"""The first letter, after the quotation mark, and the digits after the point that numbers may have."""
-
+"""Code of the first letter, after the quotation mark, and the largest number of digits after the point."""
 
 _SHORT = 0.9
-"""Part of the letters, at least, that take a byte: where more take two or three, digits are shorter."""
+"""Least share of letters that take one byte: if more letters take two or three bytes, digits are shorter."""
 
 
 def compact(value: Any) -> Any:
-    """Write rows of the same names as columns, and of symmetric matrices the lower half, in any depth.
+    """Convert data to a compact form, at any depth.
+
+    Rows with the same names become columns, symmetric matrices their lower half, and long lists of numbers letters.
 
     Args:
-        value: of JSON's types.
+        value: made of JSON's types.
 
     Examples:
         >>> compact({"rows": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]})
@@ -47,17 +48,20 @@ def compact(value: Any) -> Any:
     if _are_rows(value):
         return {COLUMNS: {key: compact([row[key] for row in value]) for key in value[0]}}
     if _is_symmetric(value):
-        return {HALF: [compact(row[: at + 1]) for at, row in enumerate(value)]}
+        return {HALF: [compact(row[: index + 1]) for index, row in enumerate(value)]}
     return [compact(inner) for inner in value]
 
 
 def _as_letters(values: Sequence[Any]) -> Any:
-    """Numbers as `[decimals, least, letters]`: a letter a number, few bits when it is packed; others as they are."""
+    """Convert numbers to `[decimals, least, letters]`, a letter for each number; return other lists as they are.
+
+    A letter takes few bits when the page is compressed.
+    """
     if len(values) < _LEAST or not isinstance(values[0], (int, float)):
         return values
     try:
         array = np.array(values)
-    except ValueError:  # lists among them
+    except ValueError:  # some values are lists
         return values
     if array.dtype.kind not in "if":
         return values
@@ -75,12 +79,12 @@ def _as_letters(values: Sequence[Any]) -> Any:
 
 
 def _are_rows(values: Sequence[Any]) -> bool:
-    """Whether these are some dicts of the same keys in the same order."""
+    """Return True for two or more dicts with the same keys in the same order."""
     return len(values) > 1 and all(isinstance(row, dict) and row and list(row) == list(values[0]) for row in values)
 
 
 def _is_symmetric(values: Sequence[Any]) -> bool:
-    """Whether these are the rows of a symmetric matrix of numbers, of three rows or more."""
+    """Return True for the rows of a symmetric matrix of numbers with at least three rows."""
     n = len(values)
     if n < 3 or not all(isinstance(row, (list, tuple)) and len(row) == n for row in values):
         return False

@@ -1,4 +1,4 @@
-"""What the page of a run that lasts has more: a note, and a script that loads the next page in the same state."""
+"""Additions to the page of a run that is still training: a note, and a script that loads the next page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _EARLY = (
 
 
 def early_script() -> str:
-    """The theme that the reader chose, before anything is painted."""
+    """Write a script that restores the reader's theme before the page is painted."""
     return f"<script>{_EARLY}</script>\n"
 
 
 def live_note(methods: Sequence[Method], gap: float) -> str:
-    """How far the run is, when the page was written, and a button.
+    """Write the note about the run's progress and the time of the page, with a button.
 
     Args:
-        methods: one, of one run.
+        methods: one method with one run.
         gap: seconds until the next page.
     """
     run = methods[0].runs[0]

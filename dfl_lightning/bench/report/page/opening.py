@@ -1,4 +1,4 @@
-"""What a study puts before the verdict of its page: its table, its charts and what they say."""
+"""The first section of a study's page, before the verdict: its table, charts and sentences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Opening:
     """The first section of a page, and the sentence at its top.
 
     Attributes:
-        lead: the sentence, about all columns.
-        body: HTML of the table and what is said below it; the charts come after it.
+        lead: sentence at the top of the page, about all columns.
+        body: HTML of the table and the sentences below it; the charts follow.
         figures: charts of the section `table`.
     """
 

@@ -1,4 +1,4 @@
-"""The charts of the page as files of their own, and their rows as CSV."""
+"""Picture files of the page's charts, and their rows as CSV."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.storage.files import write_atomically
 
 _CHARACTERS = 88
-"""Of a title's line."""
+"""Largest number of characters in a line of a note under a title."""
 
 
 def linked_figures(methods: Sequence[Method]) -> list[Figure]:
-    """The graph and the matrix of the last recorded round, of the first run of each method with charts of its own.
+    """Draw the graph and the matrix of the last recorded round, for the first run of each method in `detailed`.
 
-    Under a server, which alone receives, there is no matrix.
+    There is no matrix with a server, since only the server receives models.
     """
-    found = []
+    drawn = []
     for number, method in enumerate(detailed(methods)):
         run = method.runs[0]
         try:
@@ -42,23 +42,23 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
             chart = heatmap_chart(rows, points, largest_weight(run))
             charts.append(("matrix", chart, "weights of the senders, receivers in rows"))
         for name, chart, what in charts:
-            found.append(Figure(f"{name}-{number + 1}", f"{method.full_name}: {what}", words, chart, "square", "who"))
-    return found
+            drawn.append(Figure(f"{name}-{number + 1}", f"{method.full_name}: {what}", words, chart, "square", "who"))
+    return drawn
 
 
 def write_pictures(figures: Sequence[Figure], folder: Path, paper: Paper) -> list[Path]:
-    """Write a picture and a CSV of each figure, named after it, and their titles as `captions.txt`.
+    """Write a picture and a CSV of each figure, named after it, and all titles and notes as `captions.txt`.
 
     Args:
-        figures: of the page.
-        folder: where they go.
-        paper: how they look.
+        figures: figures of the page.
+        folder: created if it does not exist.
+        paper: format, width and font of the pictures.
 
     Returns:
         The files.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: a file cannot be written.
     """
     contents = {}
     for figure in figures:
@@ -80,29 +80,31 @@ def _write(file: BinaryIO, content: bytes) -> None:
 
 
 def titled(figure: Figure) -> dict[str, Any]:
-    """The chart's specification, in the light theme, with its words above it."""
+    """Return a chart's specification in the light theme, with title and note above the chart."""
     words = textwrap.wrap(figure.note, _CHARACTERS)
     title = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
-    spec = {key: value for key, value in figure.spec.items() if key != "autosize"}  # it may be larger than its plot
+    spec = {
+        key: value for key, value in figure.spec.items() if key != "autosize"
+    }  # a picture with a title is larger than its chart
     return {**spec, "title": title, "description": figure.spoken, "padding": 12}
 
 
 def rows_of(spec: Any) -> list[dict[str, Any]]:
-    """The longest list of rows that a chart or one of its layers holds; a list in a row becomes numbered columns."""
+    """Return the longest list of rows in a chart or its layers; a list in a row becomes numbered columns."""
     held = [part.get("data", {}).get("values", []) for part in [spec, *spec.get("layer", [])]]
     rows: list[dict[str, Any]] = max([*held, *spec.get("datasets", {}).values()], key=len)
     return [_without_lists(row) for row in rows]
 
 
 def _without_lists(row: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in row.items():
-        found |= {f"{name} {at}": inner for at, inner in enumerate(value)} if isinstance(value, list) else {name: value}
-    return found
+        flat |= {f"{name} {at}": inner for at, inner in enumerate(value)} if isinstance(value, list) else {name: value}
+    return flat
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as text; nothing for what is not known."""
+    """Write rows as CSV; None becomes an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""The links of all shown rounds of a run in a form that takes little room: changes of what is chosen, and weights."""
+"""Compact form of the links of all shown rounds of a run: weights, and changes of chosen links from round to round."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ from dfl_lightning.bench.report.over_seeds import from_one
 from dfl_lightning.runs.reading import Run
 
 MOST_LINKS = 1500
-"""Links of a round that the graph draws; with more there is the matrix alone, binned by cluster."""
+"""Largest number of links of a round that the graph draws; with more, there is only a matrix, binned by cluster."""
 
 _FEW_GROUPS = 40
 _COLUMNS = ("neighbour_precision", "neighbour_recall", "friend_accuracy", "threshold", "adversary_links")
 
 
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
-    """What the page shows of a run's links; None where none were recorded. Rounds count from 1.
+    """Return the data of a run's links for the page; None if the run has recorded none.
+
+    Rounds in the data are counted from 1.
 
     Args:
-        method: of the run.
-        run: one of its runs.
+        method: method to which the run belongs.
+        run: one of the method's runs.
     """
     rounds = recorded_rounds(run)
     if not rounds:
@@ -87,10 +89,12 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
 
 
 def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, Any]:
-    """Pairs as numbers `receiver * n + sender`, in order, each less the one before; weights in thousandths.
+    """Encode the links of a round as changes to the round before.
 
-    `new`, `dropped` and `ended` (mixed now without being chosen) change what is chosen: `new` has pairs, the others
-    have places among the pairs chosen before, which take less room. `weights` are of all chosen pairs in order.
+    A pair is the number `receiver * n + sender`; lists of pairs are sorted, and stored as differences (see `_steps`).
+    `new` lists pairs that are chosen now, but not before. `dropped` lists pairs that are no longer chosen, and `ended`
+    those that are now mixed without being chosen, both as indices among the pairs chosen before, which take less room.
+    `weights` are those of all chosen pairs, sorted by pair, in thousandths.
     """
     flat: dict[str, list[tuple[int, float]]] = {}
     for receiver, sender, state, weight in links:
@@ -99,13 +103,13 @@ def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, 
         pairs_and_weights.sort()
     chosen = sorted([*flat.get(KEPT, []), *flat.get(NEW, [])])
     entry: dict[str, Any] = {"weights": [_thousandths(w) for _, w in chosen]}
-    was = sorted(receiver * n + sender for receiver, sender, state, _ in before or [] if state in (KEPT, NEW))
-    place = {pair: at for at, pair in enumerate(was)}
+    chosen_before = sorted(receiver * n + sender for receiver, sender, state, _ in before or [] if state in (KEPT, NEW))
+    index_of = {pair: index for index, pair in enumerate(chosen_before)}
     dropped = [pair for pair, _ in flat.get(DROPPED, [])]
-    ended = sorted(set(was) - {pair for pair, _ in chosen} - set(dropped))
+    ended = sorted(set(chosen_before) - {pair for pair, _ in chosen} - set(dropped))
     for name, pairs in ((DROPPED, dropped), ("ended", ended)):
         if pairs:
-            entry[name] = _steps([place[pair] for pair in pairs])
+            entry[name] = _steps([index_of[pair] for pair in pairs])
     for state in (NEW, PROBED, STANDS_IN):
         if flat.get(state):
             entry[state] = _steps([pair for pair, _ in flat[state]])
@@ -120,17 +124,21 @@ def _thousandths(weight: float) -> int:
 
 
 def _steps(values: list[int]) -> list[int]:
-    """Differences of numbers in order, the first one as it is."""
+    """Return the difference of each number to the one before; the first number stays."""
     return np.diff(np.array([0, *values])).tolist()
 
 
 def groups(points: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """The group of each node and the names: ground-truth clusters where they are known, otherwise blocks of ids."""
+    """Group nodes by ground-truth cluster; if clusters are unknown, into blocks of ids.
+
+    Returns:
+        The index of each node's group, and the names of the groups. Servers are the last group.
+    """
     clusters = sorted({p["cluster"] for p in points if not p["server"]})
     if len(clusters) > 1 and len(clusters) <= _FEW_GROUPS:
-        place = {cluster: at for at, cluster in enumerate(clusters)}
+        index_of = {cluster: index for index, cluster in enumerate(clusters)}
         names = [f"cluster {cluster}" for cluster in clusters]
-        members = [place.get(p["cluster"], len(clusters)) for p in points]
+        members = [index_of.get(p["cluster"], len(clusters)) for p in points]
     else:
         clients = sum(not p["server"] for p in points)
         size = math.ceil(clients / min(_FEW_GROUPS, clients))
@@ -143,7 +151,7 @@ def groups(points: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 
 
 def _bins(links: list[Link], points: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many chosen links lead from each group to each, and how many there are of every kind."""
+    """Count the chosen links between each pair of groups, and all links by state."""
     members, names = groups(points)
     counts = np.zeros((len(names), len(names)), dtype=np.int64)
     kinds: dict[str, int] = {}
@@ -159,33 +167,33 @@ def _bins(links: list[Link], points: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _largest_share(bins: list[list[int]]) -> float:
-    """The largest part of a group's links that comes from one group; 1 where there is no link."""
+    """Return the largest share of a receiving group's links that come from one group; 1 without links."""
     receiver, _, counts = map(np.asarray, bins)
     totals = np.bincount(receiver, counts) if len(receiver) else np.zeros(1)
     return float((counts / totals[receiver]).max()) if len(receiver) else 1.0
 
 
 def _absent(run: Run, round: int) -> list[int]:
-    found = run.dropouts
-    return sorted(found["client"][found["round"] == round].tolist()) if found else []
+    dropped = run.dropouts
+    return sorted(dropped["client"][dropped["round"] == round].tolist()) if dropped else []
 
 
 def _numbers(run: Run, round: int) -> dict[str, float]:
-    """What metrics.csv says of the round."""
-    at = np.flatnonzero(run.metrics["round"] == round)
+    """Return the score and the columns of metrics.csv that the page shows with a round."""
+    rows = np.flatnonzero(run.metrics["round"] == round)
     values = {
-        name: float(run.metrics[name][at[0]])
+        name: float(run.metrics[name][rows[0]])
         for name in (run.score.column, *_COLUMNS)
-        if len(at) and name in run.metrics
+        if len(rows) and name in run.metrics
     }
     return {name: round_to(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def round_to(value: float, digits: int = 4) -> float:
-    """A number with so many significant digits.
+    """Round a number to significant digits.
 
     Args:
-        value: any.
-        digits: 1 or more.
+        value: finite or not.
+        digits: number of significant digits, 1 or more.
     """
     return float(f"{value:.{digits}g}")

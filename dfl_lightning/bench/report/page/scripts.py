@@ -1,4 +1,4 @@
-"""The script that draws Vega-Lite charts, out of the package vl-convert, and data packed into a page."""
+"""The script that draws Vega-Lite charts, from the package vl-convert, and the compression of data in a page."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import Any
 
 @cache
 def vega_script() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, which declares nothing but `window.vegaEmbed`."""
+    """Return Vega, Vega-Lite and vega-embed as one script, which only declares `window.vegaEmbed`."""
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub is stricter
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # the stub of vl-convert is stricter than the function
     return f"(function () {{\n{bundle}\n}})();"
 
 
-@cache  # a run writes a page every few rounds
+@cache  # a run that is training writes a page every few rounds
 def packed_vega() -> str:
-    """The script that draws, packed."""
+    """Compress the script that draws charts."""
     return packed(vega_script())
 
 
 _IN_HTML = str.maketrans("<&", ".,")
-"""Two letters of base 85 mean something in HTML."""
+"""Replacements for the two letters of base 85 that have a meaning in HTML."""
 
 
 def packed(text: str) -> str:
-    """A text that the page unpacks with `DecompressionStream`, in base 85: 6 % shorter than in base 64."""
+    """Compress a text by gzip and encode it in base 85, which is 6 % shorter than base 64.
+
+    The page restores it with `DecompressionStream`.
+    """
     return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).decode().translate(_IN_HTML)
 
 
 def packed_json(value: Any) -> str:
-    """A value of JSON's types, packed."""
+    """Compress a value made of JSON's types."""
     return packed(json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False))

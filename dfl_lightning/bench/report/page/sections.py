@@ -1,4 +1,4 @@
-"""The charts of the page, in its order: each with an id, words above it, and how wide it is."""
+"""Figures of the page, in order: charts with an id, a title, a note and a shape."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ORDER = "Clients are in the order of their clusters where those are known."
 
 @dataclass(frozen=True)
 class Group:
-    """Figures of a method each: what stands above all of them, and in the words of each where it stands alone.
+    """Words for a group of figures, each of one method: on the page above the group, in a file in each title and note.
 
     Attributes:
-        heading: above all of them.
-        note: on all of them.
-        what: one of them shows, after the method's name.
+        heading: heading above the group.
+        note: note on all figures of the group.
+        what: the part of a title after the method's name.
     """
 
     heading: str
@@ -59,7 +59,7 @@ GROUPS = {
         "How alike clients are", f"Similarity in the last recorded round. {_ORDER}", "how alike clients are"
     ),
 }
-"""By section."""
+"""Groups of figures by section."""
 
 
 @dataclass
@@ -67,15 +67,15 @@ class Figure:
     """A chart with its title and note.
 
     Attributes:
-        name: of its files, and its id in the page.
-        title: a line.
+        name: name of its files, and its id in the page.
+        title: one line.
         note: a sentence or two; may be empty.
-        chart: of Altair.
-        shape: its size on the page: `wide`, `half`, `small` or `square`.
-        section: of the page.
-        method: name of the one that it is of; empty where it shows several.
-        where: what tells its task from the others, at the end of its title; empty where there is one.
-        brief: title and note on the page, where a heading of its group says the rest; empty: the whole ones.
+        chart: an Altair chart.
+        shape: size on the page: `wide`, `half`, `small` or `square`.
+        section: section of the page.
+        method: name of its method; empty if it shows several.
+        where: name of its task, at the end of the title; empty if there is only one task.
+        brief: shorter title and note on the page, below the heading of a group; empty strings: the whole ones.
     """
 
     name: str
@@ -90,19 +90,19 @@ class Figure:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The chart as Vega-Lite, in the light theme; it is made once, so do not change it."""
-        found: dict[str, Any] = self.chart.to_dict(validate=False)
-        return found
+        """The specification of Vega-Lite, in the light theme; it is made once and shared, so do not change it."""
+        spec: dict[str, Any] = self.chart.to_dict(validate=False)
+        return spec
 
     @cached_property
     def spoken(self) -> str:
-        """The chart in words, for those who cannot see it."""
+        """A description of the chart for readers who cannot see it."""
         return spoken(self.title, self.note, self.spec)
 
 
 @dataclass
 class Collected:
-    """Figures as they are found; what cannot be drawn for these runs is left out."""
+    """A list of figures that grows; charts that cannot be drawn for the runs are left out."""
 
     figures: list[Figure] = field(default_factory=list)
     where: str = ""
@@ -118,17 +118,17 @@ class Collected:
         method: str = "",
         brief: tuple[str, str] = ("", ""),
     ) -> None:
-        """Draw a chart; if the runs lack what it shows (a `UserError`), leave it out.
+        """Draw a chart and append it; leave it out if the runs lack its data, which raises a `UserError`.
 
         Args:
-            section: of the page.
-            name: of the picture's file.
-            title: above the chart.
+            section: section of the page.
+            name: name of the picture's file.
+            title: title above the chart.
             note: a sentence or two under the title; may be empty.
             shape: `wide`, `half`, `small` or `square`.
-            make: draws it.
-            method: name of the one that it is of; empty where it shows several.
-            brief: title and note on the page; empty: the whole ones.
+            make: function that draws the chart.
+            method: name of the chart's method; empty if it shows several.
+            brief: shorter title and note on the page; empty strings: the whole ones.
         """
         try:
             chart = make()
@@ -139,15 +139,15 @@ class Collected:
     def add_of_group(
         self, section: str, name: str, method: Method, own: str, shape: str, make: Callable[[], Any]
     ) -> None:
-        """Draw a chart of a method, below the heading of its group.
+        """Draw a chart of one method, and append it to a group.
 
         Args:
-            section: of `GROUPS`.
-            name: of the picture's file.
-            method: that it is of.
-            own: what its note says besides that of the group.
+            section: section of the page, a key of `GROUPS`.
+            name: name of the picture's file.
+            method: method that the chart shows.
+            own: note on this chart, in addition to that of the group.
             shape: `small` or `square`.
-            make: draws it.
+            make: function that draws the chart.
         """
         group, of = GROUPS[section], method.full_name
         note = f"{group.note} {own[:1].upper()}{own[1:]}."
@@ -155,27 +155,27 @@ class Collected:
 
 
 def figures(methods: Sequence[Method]) -> list[Figure]:
-    """All charts of the page but the graph and the matrix, which its slider moves."""
-    found = Collected()
+    """Draw all charts of the page, except the graph and the matrix, which the page draws itself."""
+    collected = Collected()
     tasks = sorted({m.task for m in methods})
     for task in tasks:
         of_task = [m for m in methods if m.task == task]
         tail = f"-{task + 1}" if len(tasks) > 1 else ""
         where = f": {heading(of_task, methods)}" if len(tasks) > 1 else ""
-        found.where = where.removeprefix(": ")
-        _of_task(found, of_task, tail, where)
-    found.where = ""
+        collected.where = where.removeprefix(": ")
+        _add_charts_of_task(collected, of_task, tail, where)
+    collected.where = ""
     for number, method in enumerate(detailed(methods)):
-        _of_method(found, method, number)
-    return found.figures
+        _add_charts_of_method(collected, method, number)
+    return collected.figures
 
 
 def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
-    """What tells a task from the others: its column, or its data where columns do not.
+    """Name a task by its column, its data, or both if the column has several tasks.
 
     Args:
-        of_task: the task's methods.
-        methods: all of them.
+        of_task: methods of the task.
+        methods: methods of all tasks.
     """
     column, task = of_task[0].column, of_task[0].task
     if not column:
@@ -185,16 +185,24 @@ def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
 
 
 def described(method: Method) -> str:
-    """The data of a method in the words of its runs; those of an unfinished one are in its split file."""
+    """Describe the data of a method, from the summary of a run, or from the split file of an unfinished run."""
     finished = [run.summary["data"] for run in method.runs if "data" in run.summary]
     if finished:
         return str(finished[0]).partition(":")[0]
     split = method.runs[0].split
-    known = [str(split[name]) for name in ("dataset", "partition") if name in split]
-    return ", ".join(filter(None, known)) or "data unknown"
+    parts = [str(split[name]) for name in ("dataset", "partition") if name in split]
+    return ", ".join(filter(None, parts)) or "data unknown"
 
 
-def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
+def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, where: str) -> None:
+    """Draw the charts that compare the methods of a task.
+
+    Args:
+        collected: figures to which the charts are appended.
+        methods: methods of the task.
+        tail: end of the charts' names.
+        where: end of the charts' titles.
+    """
     several, score = any(len(m.runs) > 1 for m in methods), methods[0].score
     who = "honest clients" if any(attacks(methods)) else "clients"
     without_them = "Adversaries are left out. " * any(attacks(methods))
@@ -206,7 +214,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
     over = f", mean over seeds. {band}" if several else "."
     sizes, losers = about_test_samples(methods), about_losers(methods)
     ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
-    found.add(
+    collected.add(
         "learning",
         f"learning-curves{tail}",
         f"Test {label} over rounds{where}",
@@ -214,7 +222,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "wide",
         lambda: charts.learning_curves(methods),
     )
-    found.add(
+    collected.add(
         "clients",
         f"clients{tail}",
         f"Clients from best to worst{where}",
@@ -223,7 +231,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "half",
         lambda: charts.sorted_clients(methods),
     )
-    found.add(
+    collected.add(
         "clients",
         f"gain-over-local{tail}",
         f"What clients gain over training alone{where}",
@@ -232,14 +240,14 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "half",
         lambda: charts.gain_over_local(methods),
     )
-    for cost in COSTS if len(methods) > 1 else ():  # a single point is no front
+    for cost in COSTS if len(methods) > 1 else ():  # a single point does not make a front
         bars = (
             " Bars are 95 % intervals over seeds (Student's t); an arrow at an end says that the interval goes beyond "
             "what the score can be."
             if several
             else ""
         )
-        found.add(
+        collected.add(
             "cost",
             f"front-by-{cost.name}{tail}",
             f"Test {label} at the end against {cost.words}{where}",
@@ -247,7 +255,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
             "wide",
             partial(charts.accuracy_front, methods, cost.name),
         )
-    found.add(
+    collected.add(
         "cost",
         f"{field}-by-bytes{tail}",
         f"Test {label} against bytes received{where}",
@@ -256,7 +264,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         lambda: charts.accuracy_by_bytes(methods),
     )
     if any(SIMULATED in run.metrics for m in methods for run in m.runs):
-        found.add(
+        collected.add(
             "cost",
             f"{field}-by-time{tail}",
             f"Test {label} against simulated time{where}",
@@ -274,29 +282,29 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         (f"merged_{score.column}", "merged-model", "Mean of all models", score.axis, score.percent),
         ("consensus_distance_relative", "consensus", "Consensus distance", "relative squared distance", False),
     ):
-        found.add(
+        collected.add(
             "why",
             f"{name}{tail}",
             f"{title}{where}",
-            _words_of(column, score),
+            _note_on(column, score),
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
 
 
 def _lacks_scores(methods: Sequence[Method]) -> bool:
-    """Whether a client that is tested has no finite score in the end."""
+    """Return True if a client with test data has a last score that is not finite."""
     return any(not np.isfinite(last_scores(run)).all() for m in for_charts(methods) for run in m.runs)
 
 
 def _lengths_differ(methods: Sequence[Method]) -> bool:
-    """Whether finished runs of a method have different numbers of rounds, as with early stopping."""
+    """Return True if finished runs of one method have different numbers of rounds, as with early stopping."""
     lengths = ({len(run.metrics["round"]) for run in m.runs if is_finished(run)} for m in for_charts(methods))
-    return any(len(found) > 1 for found in lengths)
+    return any(len(of_method) > 1 for of_method in lengths)
 
 
 def _on_bands(methods: Sequence[Method]) -> str:
-    """What bands over seeds are, and which methods have one."""
+    """Say what bands over seeds are, and which methods have one."""
     several = [m for m in for_charts(methods) if len(m.runs) > 1 and not m.aside]
     if len(with_bands(several)) < len(several):
         return f"The bands, of the best {FEW_BANDS} methods, are one standard deviation over seeds."
@@ -313,8 +321,8 @@ _WORDS = {
 }
 
 
-def _words_of(column: str, score: Score) -> str:
-    """What a chart of a column shows, in a sentence."""
+def _note_on(column: str, score: Score) -> str:
+    """Say in a sentence what the chart of a column shows."""
     if column.endswith("_variance"):
         of = "accuracies, as shares from 0 to 1" if score.name == "acc" else score.label
         return f"Of their test {of}: the lower, the fairer."
@@ -324,18 +332,27 @@ def _words_of(column: str, score: Score) -> str:
     return _WORDS[column]
 
 
-def _of_method(found: Collected, method: Method, number: int) -> None:
+def _add_charts_of_method(collected: Collected, method: Method, number: int) -> None:
+    """Draw the charts of one method: of its first seed.
+
+    Args:
+        collected: figures to which the charts are appended.
+        method: method of the page.
+        number: index of the method, for the charts' names.
+    """
     run = method.runs[0]
     stood_in = stood_in_for(run)
     seed = f"seed {seed_of(run)}"
     shared = within_clusters(run)
     within = "" if shared is None else f": {as_percent(shared)} of all choices are within a cluster"
-    found.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
-    found.add_of_group(
+    collected.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
+    collected.add_of_group(
         "over", f"over-the-run-{number + 1}", method, f"{seed}{within}", "square", lambda: charts.who_from_whom(run)
     )
-    found.add_of_group("alike", f"similarities-{number + 1}", method, seed, "square", lambda: charts.similarities(run))
-    found.add(
+    collected.add_of_group(
+        "alike", f"similarities-{number + 1}", method, seed, "square", lambda: charts.similarities(run)
+    )
+    collected.add(
         "dropouts",
         f"dropouts-{number + 1}",
         f"{method.full_name}: which clients dropped out{', and which stood in' if stood_in else ''}",

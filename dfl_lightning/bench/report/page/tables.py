@@ -1,4 +1,4 @@
-"""The tables of the page as HTML."""
+"""Tables of the page in HTML."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.score import Score
 
 NOT_FINITE = "not finite"
-"""A cell whose number is NaN or infinite for a client that has data."""
+"""Content of a cell if a client with data has a value that is NaN or infinite."""
 
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
-    """Methods from best to worst, with their score and their cost, as HTML.
+    """Write the table of methods from best to worst, with their scores and costs.
 
     Args:
-        lines: a method each, the best first.
+        lines: a row for each method, the best first.
         colours: number of each method's colour.
-        caption: above the table.
-        label: of the table, for screen readers.
+        caption: caption above the table.
+        label: name of the table for screen readers.
     """
     score = lines[0].method.score
     unit, points = ("%, ", "points") if score.percent else ("", escape(score.label))
@@ -63,24 +63,24 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
 
 
 def key(method: str, colours: dict[str, int]) -> str:
-    """A sample of the method's line, as it is drawn in the charts.
+    """Draw a sample of a method's line, as in the charts.
 
     Args:
-        method: its name.
+        method: name of the method.
         colours: number of each method's colour.
     """
-    at = colours[method]
-    dash = " ".join(map(str, dash_at(at))) if dash_at(at) != [1, 0] else "none"
-    colour = f"var(--m{at % len(LIGHT['category'])})"
+    number = colours[method]
+    dash = " ".join(map(str, dash_at(number))) if dash_at(number) != [1, 0] else "none"
+    colour = f"var(--m{number % len(LIGHT['category'])})"
     line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='{colour}' stroke-width='3' stroke-dasharray='{dash}'/>"
     return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
 
 
 def name_button(method: str) -> str:
-    """A method's name, which singles it out in all charts.
+    """Write a method's name as a button that highlights the method in all charts.
 
     Args:
-        method: its name.
+        method: name of the method.
     """
     return (
         f"<button type='button' class='name' aria-pressed='false' data-single=\"{escape(method, quote=True)}\">"
@@ -111,27 +111,27 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside
 
 
 def _of_adversaries(method: Method) -> str:
-    """Return a further row with the score of the adversaries, which the mean above it leaves out."""
+    """Write a further row with the mean score of the adversaries, which the row above it leaves out; may be empty."""
     means = []
     for run in method.runs:
-        known, losses = last_of_clients(run), last_of_clients(run, "test_loss")
-        who = adversaries(run, len(known))
-        if not who.any() or who.all():
+        scores, losses = last_of_clients(run), last_of_clients(run, "test_loss")
+        are_adversaries = adversaries(run, len(scores))
+        if not are_adversaries.any() or are_adversaries.all():
             return ""
-        tested = ~np.isnan(losses if len(losses) else known)  # a client without test data has no loss
-        here = known[who & tested]
-        means.append(float(here.mean()) if len(here) else math.nan)
+        are_tested = ~np.isnan(losses if len(losses) else scores)  # a client without test data has no loss
+        of_adversaries = scores[are_adversaries & are_tested]
+        means.append(float(of_adversaries.mean()) if len(of_adversaries) else math.nan)
     cell = score_cell(spread_of_all(means), method.score)
     name = f"<th scope='row'>adversaries of {escape(method.name)}</th>"
     return f"<tr class='part'>{name}<td>{cell}</td>{'<td></td>' * 7}</tr>"
 
 
 def score_cell(value: Spread, score: Score) -> str:
-    """A mean score, with the standard deviation where there are several seeds.
+    """Write a cell with a mean score, and its standard deviation if there are several seeds.
 
     Args:
-        value: over seeds.
-        score: of the task.
+        value: mean over seeds.
+        score: score of the task.
     """
     if not value.count:
         return "–"
@@ -142,12 +142,12 @@ def score_cell(value: Spread, score: Score) -> str:
 
 
 def spread_cell(value: Spread, unit: float, digits: int) -> str:
-    """A mean, with the standard deviation where there are several seeds.
+    """Write a cell with a mean, and its standard deviation if there are several seeds.
 
     Args:
-        value: over seeds.
-        unit: factor, 100 for percent.
-        digits: after the point.
+        value: mean over seeds.
+        unit: factor to the unit of the table, for example 100 for per cent.
+        digits: number of digits after the point.
     """
     if not value.count:
         return "–"
@@ -158,7 +158,7 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
 
 
 def _digits(value: float) -> int:
-    """Digits after the point: one, of a small number as many as show three that count.
+    """Return the number of digits after the point: one, or for a number below 1 enough for three significant digits.
 
     Examples:
         >>> _digits(21.3), _digits(0.0112), _digits(0.0)
@@ -176,13 +176,13 @@ def _difference(value: Interval | None, score: Score) -> str:
 
 
 def commands_table(methods: Sequence[Method]) -> str:
-    """What was typed, a row a run, with the seconds it took; folded where there are many."""
-    places: dict[Path, tuple[Run, list[str]]] = {}  # a study's cell may have several
+    """Write the table of commands, a row for each run with its seconds; folded if there are many runs."""
+    by_path: dict[Path, tuple[Run, list[str]]] = {}  # a run may be in several cells of a study
     for method in methods:
         for run in method.runs:
-            places.setdefault(run.path, (run, []))[1].append(method.full_name)
+            by_path.setdefault(run.path, (run, []))[1].append(method.full_name)
     rows = ""
-    for run, names in places.values():
+    for run, names in by_path.values():
         spent = run.summary.get("seconds", {})
         phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
         longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
@@ -201,7 +201,7 @@ def commands_table(methods: Sequence[Method]) -> str:
         "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
-    return f"<details><summary>{len(places)} runs</summary>{table}</details>" if len(places) > MOST_RUNS else table
+    return f"<details><summary>{len(by_path)} runs</summary>{table}</details>" if len(by_path) > MOST_RUNS else table
 
 
 def _typed(run: Run) -> str:
@@ -215,19 +215,21 @@ def _typed(run: Run) -> str:
 
 
 def _options_whole(command: str) -> str:
-    """A command as HTML whose lines do not end within the name of an option."""
+    """Escape a command for HTML, without line breaks within the name of an option."""
     return re.sub(r"(?<!\S)--[^\s=]+", lambda option: f"<span>{option[0]}</span>", escape(command))
 
 
 def versions(methods: Sequence[Method]) -> str:
-    """The versions of the software and the kind of processor, once where they are the same for all runs."""
-    found: dict[str, list[str]] = {}
+    """Write versions of software and kind of processor of all runs; equal ones are written once."""
+    runs_by_text: dict[str, list[str]] = {}
     for method in methods:
         for run in method.runs:
-            known = run.summary.get("versions", {})
-            text = " · ".join(f"{name} {version}" for name, version in known.items()) or "versions unknown"
+            recorded = run.summary.get("versions", {})
+            text = " · ".join(f"{name} {version}" for name, version in recorded.items()) or "versions unknown"
             text += "".join(f" · {words}" for words in [in_words([run.summary.get("processor")])] if words)
-            found.setdefault(text, []).append(f"{method.full_name}, seed {seed_of(run)}")
-    if len(found) == 1:
-        return f"<p class='note'>{escape(next(iter(found)))}</p>"
-    return "".join(f"<p class='note'>{escape('; '.join(who))}: {escape(text)}</p>" for text, who in found.items())
+            runs_by_text.setdefault(text, []).append(f"{method.full_name}, seed {seed_of(run)}")
+    if len(runs_by_text) == 1:
+        return f"<p class='note'>{escape(next(iter(runs_by_text)))}</p>"
+    return "".join(
+        f"<p class='note'>{escape('; '.join(runs))}: {escape(text)}</p>" for text, runs in runs_by_text.items()
+    )
