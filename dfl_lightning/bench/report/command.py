@@ -21,9 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         parser.add_argument("--figures", metavar="FORMAT", help=help)
         parser.add_argument("--figures-to", metavar="DIR", help="another folder for the figures")
-        help = "of a figure on paper, as 3.3in, 8.4cm or 240pt: with type of 8 points, and without its title"
+        help = "width of a figure on paper, such as 3.3in, 8.4cm or 240pt: with type of 8 points, and without a title"
         parser.add_argument("--width", help=help)
-        parser.add_argument("--font", metavar="NAME", help="of the figures: a font family that is installed")
+        parser.add_argument("--font", metavar="NAME", help="font family of the figures, which must be installed")
         parser.add_version()
         options = parser.parse_args(argv)
         file = write_report(options.runs, options.to, options.figures, options.figures_to, options.width, options.font)
