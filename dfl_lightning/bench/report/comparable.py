@@ -104,7 +104,7 @@ def for_charts(methods: Sequence[Method]) -> list[Method]:
     get a reason.
 
     Args:
-        methods: of one or several tasks.
+        methods: methods of one or several tasks.
     """
     whole: dict[str, Method] = {}
     tasks = {method.task for method in methods}

@@ -42,7 +42,7 @@ class Line:
         received: bytes received by a client in the whole run.
         seconds: seconds of all rounds.
         to_best: difference to the best method, with the interval of this pair alone; None if they cannot be paired.
-        over_local: difference to training alone, likewise.
+        over_local: difference to training alone, with the interval of this pair; None if they cannot be paired.
         is_best: True for the best method.
         takes_part: True if the method is compared with the others.
         p: p of the difference to the best method, adjusted for all methods; 1 if it is not judged.
