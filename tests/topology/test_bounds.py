@@ -6,8 +6,8 @@ import networkx as nx
 import pytest
 
 from dfl_lightning.topology import load_topology
+from dfl_lightning.topology.generators import bounds
 from dfl_lightning.topology.generators.bounds import Stream, out_of_proportion, stream_for
-from dfl_lightning.topology.generators.by_name import bounds
 from dfl_lightning.utils.errors import UserError
 
 

@@ -10,8 +10,8 @@ from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.gpu import footprint as footprints
 from dfl_lightning.engines.stacked.gpu.budget import LARGEST_TENSOR, SHARE, UNFOLDED_SHARE, Budget
 from dfl_lightning.engines.stacked.gpu.footprint import Footprint, Live, footprint_of
+from dfl_lightning.engines.stacked.layers import rules as layers
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.layers.rules import rules as layers
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, LeNet, ResNet18
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dfl_lightning.engines.stacked.layers import rules as layers
 from dfl_lightning.engines.stacked.layers.group_norm import group_norm_in_layout
-from dfl_lightning.engines.stacked.layers.rules import rules as layers
 
 SHAPES = {"images": (6, 5, 4), "one position": (6, 1, 1), "one row": (6, 1, 7)}
 GROUPS = {"some": 3, "each channel": 6, "all channels": 1}
