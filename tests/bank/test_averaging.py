@@ -57,20 +57,20 @@ def test_weights_of_buffers_are_those_of_the_reference(seed):
         assert min(one.values()) > 0
 
 
-def test_averages_are_left_as_they_are():
+def test_terms_that_are_averages_are_returned_unchanged():
     matrix = torch.rand(3, NODES, dtype=torch.float64)
     terms = [(Weights.of_dense((matrix / matrix.sum(1, keepdim=True)).float()), "trained")]
     assert averages(terms, torch.arange(3), CLIENTS) is terms
     assert averages(terms, torch.tensor([0, 1, CLIENTS]), CLIENTS) is not terms  # a server's own row counts in it
 
 
-def test_a_copy_is_a_copy_also_of_a_servers_own_row():
+def test_copying_a_servers_own_row_keeps_its_weight():
     server = torch.tensor([CLIENTS])
     terms = [(Weights.of_rows(server, NODES), "models")]
     assert read(averages(terms, server, CLIENTS), 1) == [{("models", CLIENTS): 1.0}]
 
 
-def test_of_nothing_but_differences_all_rows_count():
+def test_only_negative_weights_count_by_their_size():
     terms = [(Weights.of_dense(torch.tensor([[-1.0, -3.0, 0, 0, 0, 0, 0]])), "models")]
     assert read(averages(terms, torch.tensor([4]), CLIENTS), 1) == [{("models", 0): 0.25, ("models", 1): 0.75}]
     assert read(averages([(Weights.of_dense(torch.zeros(1, NODES)), "models")], torch.tensor([4]), CLIENTS), 1) == [{}]

@@ -62,7 +62,7 @@ def test_named_rows_become_the_weighted_sum_and_all_others_stay(trained, where):
     np.testing.assert_allclose(mixed[[0, 2]].numpy(), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_the_rows_are_written_in_the_order_in_which_they_are_named(trained):
+def test_rows_are_written_in_the_given_order(trained):
     f = trained()
     after = f.bank.rows("trained").clone()
     f.bank.mix([(torch.eye(3, dtype=torch.float64)[[0, 1]], "trained")], "models", torch.tensor([2, 0]))
@@ -133,7 +133,7 @@ def test_personal_columns_are_never_mixed_and_never_leave_their_owner(federation
     assert torch.equal(f.bank.rows("models")[:, personal], marks)
 
 
-def test_a_foreign_model_is_scored_with_the_owners_personal_numbers_only(federation):
+def test_another_clients_model_is_scored_with_the_owners_personal_parameters(federation):
     f = federation(shared=["0.*"])
     rows = f.bank.boundary.rows["models"]
     rows[1:, 35:] = float("nan")  # heads that would spoil every score they took part in
@@ -144,7 +144,7 @@ def test_a_foreign_model_is_scored_with_the_owners_personal_numbers_only(federat
     assert f.engine.evaluate(averaged, "val").losses.isfinite().all()
 
 
-def test_integer_buffers_stay_ones_own_when_everything_is_shared(trained):
+def test_integer_buffers_are_not_mixed_when_everything_is_shared(trained):
     f = trained(kind="batchnorm")
     before = f.bank.rows("trained")[:, -1].clone()
     assert len(set(before.tolist())) > 1
@@ -213,7 +213,7 @@ def test_trained_rows_are_gone_once_they_are_mixed_into_models(trained):
         f.bank.mix([(torch.eye(3), "models")], "models", torch.arange(3))
 
 
-def test_a_set_is_read_as_this_round_has_written_it(trained):
+def test_rows_are_read_as_written_in_this_round(trained):
     f = trained(sets=["memory"])
     f.bank.mix([(torch.eye(3), "trained")], "memory", torch.tensor([0, 1, 2]))
     assert torch.equal(f.bank.rows("memory"), f.bank.rows("trained"))
@@ -222,7 +222,7 @@ def test_a_set_is_read_as_this_round_has_written_it(trained):
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------
-def test_a_scratch_set_is_written_and_read_and_gone_with_the_round(trained):
+def test_a_scratch_set_lasts_one_round(trained):
     f = trained()
     rows = f.bank.rows("trained").clone()
     f.bank.scratch("sums")
@@ -368,7 +368,7 @@ def test_comparisons_equal_the_sums_written_out(scattered):
         assert torch.equal(found.distances.isnan(), ~PAIRS)
 
 
-def test_updates_of_models_with_personal_parts_are_relative_to_what_each_started_from(federation, naive):
+def test_updates_are_relative_to_each_start_with_its_personal_columns(federation, naive):
     f = federation(shared=["0.*"], servers=1)
     f.engine.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
     starts = f.bank.rows("models")[:3].clone()
@@ -393,7 +393,7 @@ def test_comparing_no_columns_compares_nothing(federation):
 
 
 @pytest.mark.usefixtures("blocks")
-def test_what_all_have_in_common_costs_no_accuracy_once_it_is_centred(federation):
+def test_a_large_common_part_costs_no_accuracy_after_centring(federation):
     f = federation(sizes=(4,) * 4, dtype=torch.float32)
     g = torch.Generator().manual_seed(6)
     small = torch.randn(4, f.layout.width, generator=g)
@@ -406,7 +406,7 @@ def test_what_all_have_in_common_costs_no_accuracy_once_it_is_centred(federation
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_vector_that_is_not_finite_spoils_only_the_receivers_that_see_it(federation, poison):
+def test_a_nonfinite_vector_affects_only_receivers_that_compare_with_it(federation, poison):
     f = federation(sizes=(4,) * 4, dtype=torch.float32)
     vectors = f.bank.rows("models").clone()
     vectors[3, 5] = poison

@@ -114,7 +114,7 @@ def test_buffers_that_no_row_can_hold_are_refused(make_network, buffer):
 
 # --- rows and state dicts ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_network_comes_back_from_its_row(make_network, dtype):
+def test_a_network_survives_a_round_trip_through_its_row(make_network, dtype):
     network = make_network("batchnorm")
     network(torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(0)))  # buffers move
     layout = Layout(network)
@@ -138,7 +138,7 @@ def test_a_state_dict_does_not_share_memory_with_the_row(make_network):
     assert torch.equal(row, layout.flatten(network))
 
 
-def test_a_network_with_tied_weights_and_buffers_of_all_kinds_comes_back_from_its_row():
+def test_tied_weights_and_all_buffers_survive_a_round_trip():
     network = Words()
     layout = Layout(network)
     assert layout.width == 20 + 20 + 8 + 4 + 4 + 1 + 4 + 2
@@ -178,7 +178,7 @@ def test_a_layers_columns_are_its_own_parameters(make_network):
     assert names(Layout(nested), Layout(nested).module_columns("0.1")) == ["0.1.weight", "0.1.bias"]
 
 
-def test_a_tied_layers_columns_are_those_of_the_layer_it_is_tied_to():
+def test_tied_layers_have_the_same_columns():
     network = Words()
     del network.norm
     layout = Layout(network)
@@ -252,7 +252,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("what", ["buffer", "parameter"])
 @pytest.mark.parametrize("word", UNUSUAL)
-def test_a_network_with_tensors_that_are_not_plain_numbers_is_refused_by_their_name(word, what):
+def test_a_network_with_unusual_tensors_is_refused_naming_the_tensor(word, what):
     with pytest.raises(
         UserError, match=f"^model.network With: {what} 'more' is {word}.*; models are exchanged as dense"
     ):
@@ -272,7 +272,7 @@ def test_integer_parameters_beyond_what_float32_has_are_refused():
 
 
 @pytest.mark.parametrize("word", UNUSUAL)
-def test_a_file_with_tensors_that_are_not_plain_numbers_is_refused_by_their_name(word):
+def test_a_file_with_unusual_tensors_is_refused_naming_the_tensor(word):
     network = nn.Linear(3, 3)
     state = {**network.state_dict(), "weight": UNUSUAL[word].expand(3, 3) if word != "sparse" else UNUSUAL[word]}
     with pytest.raises(UserError, match=f"^'weight' in the file is {word}.*; save it as float32 numbers"):
@@ -300,7 +300,7 @@ def test_integers_in_a_file_are_kept_or_refused(value, row, fits):
             Layout(network).row({"weight": value[None]}, row)
 
 
-def test_fractions_in_a_file_are_no_counts():
+def test_a_fraction_for_an_integer_buffer_is_refused():
     network = nn.BatchNorm1d(2)
     Layout(network).row({**network.state_dict(), "num_batches_tracked": torch.tensor(7.0)})
     with pytest.raises(

@@ -16,12 +16,12 @@ def matrix():
 
 
 @pytest.mark.parametrize("index", [[], [3], [0], [11, 2, 3, 2], list(range(12))])
-def test_some_sums_are_rows_of_the_matrix(matrix, index):
+def test_taken_sums_are_rows_of_the_matrix(matrix, index):
     index = torch.tensor(index, dtype=torch.long)
     assert torch.equal(Weights.of_dense(matrix).take(index).dense(), matrix[index])
 
 
-def test_sums_of_all_clients_are_counted_once_not_for_each_that_is_taken(matrix, monkeypatch):
+def test_taking_further_sums_does_not_count_all_sums_again(matrix, monkeypatch):
     weights = Weights.of_dense(matrix)
     weights.take(torch.tensor([1]))
     monkeypatch.delattr(torch, "bincount")

@@ -36,7 +36,7 @@ def compare(monkeypatch):
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_pair_by_pair_is_as_by_a_matrix(compare, centre):
+def test_comparing_pair_by_pair_equals_comparing_by_a_matrix(compare, centre):
     rows, pairs = federation()
     few, whole = (compare(rows, pairs, few, centre) for few in (True, False))
     torch.testing.assert_close(few.cosines, whole.cosines, rtol=0, atol=1e-12, equal_nan=True)
@@ -67,7 +67,7 @@ def test_identical_rows_have_centred_cosine_0(compare):
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_a_pair_does_not_depend_on_threads_pieces_nor_on_how_columns_are_cut(compare, centre, monkeypatch):
+def test_pairs_do_not_depend_on_threads_pieces_or_column_widths(compare, centre, monkeypatch):
     rows, pairs = federation()
     with threads(1):
         one = compare(rows, pairs, True, centre)
@@ -86,12 +86,12 @@ def test_a_pair_does_not_depend_on_threads_pieces_nor_on_how_columns_are_cut(com
     torch.testing.assert_close(cut.cosines, one.cosines, rtol=0, atol=1e-13, equal_nan=True)
 
 
-def test_no_pairs_at_all(compare):
+def test_without_pairs_all_cosines_are_nan(compare):
     rows, pairs = federation()
     assert compare(rows, torch.zeros_like(pairs), True, True).cosines.isnan().all()
 
 
-def test_a_matrix_is_made_where_pairs_are_many(monkeypatch):
+def test_many_pairs_are_compared_by_a_matrix(monkeypatch):
     def refused(*args):
         raise AssertionError("pair by pair")
 
@@ -107,7 +107,7 @@ def test_a_matrix_is_made_where_pairs_are_many(monkeypatch):
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("centre", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_are_compared_stay_as_they_are(compare, few, centre, dtype):
+def test_comparing_does_not_change_the_rows(compare, few, centre, dtype):
     rows, pairs = federation()
     rows, pairs[8, 9] = rows.to(dtype), True  # everybody takes part: of some a copy would be made in any case
     before = rows.clone()

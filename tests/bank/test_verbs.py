@@ -84,7 +84,7 @@ def test_mixing_equals_the_sums_written_out(seed, dtype, m, k, second):
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_a_row_that_is_not_finite_spoils_only_those_that_give_it_weight(poison):
+def test_a_nonfinite_row_affects_only_receivers_that_give_it_weight(poison):
     weights = neighbours(8, 8, 3)
     weights[:, 5] = 0
     weights[2, 5] = 0.5
@@ -114,7 +114,7 @@ def test_mixed_bits_do_not_depend_on_threads(dtype):
     assert all(torch.equal(one, on_threads(count, mixed)) for count in (2, 3))
 
 
-def test_the_sum_of_few_neighbours_does_not_depend_on_the_other_clients():
+def test_mixing_few_neighbours_does_not_depend_on_other_clients():
     rows, weights = some_rows(40, 3000), neighbours(40, 40, 5)
     together, alone = torch.zeros_like(rows), torch.zeros_like(rows)
     mix_rows([(weights, rows)], together, torch.arange(40), all_of(rows))
@@ -125,7 +125,7 @@ def test_the_sum_of_few_neighbours_does_not_depend_on_the_other_clients():
     torch.testing.assert_close(alone, together, rtol=1e-6, atol=1e-6)
 
 
-def test_reduced_precision_of_torchs_own_products_does_not_leak_in():
+def test_mixing_ignores_torchs_reduced_precision():
     rows, weights = some_rows(12, 500), torch.rand(12, 12, generator=generator()).double()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
@@ -177,7 +177,7 @@ def test_distances_and_cosines_are_exact_whatever_lies_in_the_rows(seed, dtype, 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("centre", [False, True])
-def test_copies_are_at_distance_zero_in_a_crowd(dtype, centre):
+def test_copies_among_many_rows_have_distance_zero(dtype, centre):
     rows = some_rows(37, 10_007, dtype=dtype) * 1e3 + 5
     rows[20:30] = rows[3]
     found = compare(rows, centre=centre)
@@ -187,7 +187,7 @@ def test_copies_are_at_distance_zero_in_a_crowd(dtype, centre):
     assert torch.equal(found.distances, found.distances.T)
 
 
-def test_nested_near_copies_are_told_apart():
+def test_small_distances_between_near_copies_are_exact():
     start = some_rows(1, 3000, dtype=torch.float64)
     steps = some_rows(6, 3000, 1, torch.float64) * torch.tensor([[0.0], [0.0], [1e-6], [1e-6], [1e-12], [1e-12]])
     rows = start + steps
@@ -197,7 +197,7 @@ def test_nested_near_copies_are_told_apart():
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_one_enormous_vector_costs_the_others_nothing(centre):
+def test_one_enormous_vector_does_not_change_other_pairs(centre):
     rows = some_rows(6, 500)
     pairs = torch.ones(6, 6, dtype=torch.bool)
     pairs[:5, 5] = False
@@ -209,7 +209,7 @@ def test_one_enormous_vector_costs_the_others_nothing(centre):
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_a_vector_that_is_not_finite_is_unknown_in_its_own_pairs_only(poison):
+def test_a_nonfinite_vector_is_unknown_in_its_own_pairs_only(poison):
     rows = some_rows(6, 4000)
     whole = compare(rows)
     rows[2, 3999] = poison
