@@ -44,7 +44,7 @@ def minimal(number=0):
 
 @pytest.mark.parametrize("lost", [*(key for key in ABOUT if key != "format"), "state_dict", "callbacks"])
 @pytest.mark.parametrize("instead", [None, 7.5])
-def test_a_checkpoint_that_lacks_something_is_not_whole(tmp_path, lost, instead):
+def test_an_incomplete_checkpoint_is_refused(tmp_path, lost, instead):
     checkpoint = minimal()
     place = checkpoint["dfl_lightning"] if lost in ABOUT else checkpoint
     place[lost] = instead
@@ -73,7 +73,7 @@ def contents(folder):
 # --- writing
 
 
-def test_a_run_that_is_killed_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
     file = tmp_path / "x.ckpt"
     AtomicCheckpointIO().save_checkpoint(minimal(1), file)
     before = file.read_bytes()
@@ -87,7 +87,7 @@ def test_a_run_that_is_killed_before_the_rename_leaves_the_old_file(tmp_path, mo
     assert contents(tmp_path) == {file.relative_to(tmp_path): before}
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
+def test_a_full_disk_leaves_only_the_old_file(tmp_path):
     file = tmp_path / "x.bin"
     write_atomically(file, lambda f: f.write(b"old"))
 
@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "a file system without them"])
-def test_previous_is_the_predecessor(tmp_path, monkeypatch, links):
+def test_previous_checkpoint_is_the_one_before_last(tmp_path, monkeypatch, links):
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError()))
     file = tmp_path / "last.ckpt"
@@ -118,12 +118,12 @@ def test_other_files_have_no_predecessor(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["best.ckpt"]
 
 
-def test_a_run_saves_every_so_many_rounds_and_at_its_end(kept):
+def test_a_run_saves_at_intervals_and_at_its_end(kept):
     assert rounds_in(last(kept)) == 4
     assert rounds_in(last(kept).with_name("previous.ckpt")) == 3
 
 
-def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(small_run, monkeypatch):
+def test_an_unwritable_checkpoint_is_refused_naming_the_saved_rounds(small_run, monkeypatch):
     run = small_run(4, checkpoint_every=2)
     save, full = AtomicCheckpointIO.save_checkpoint, OSError(28, "No space left on device")
 
@@ -163,7 +163,7 @@ def test_a_torn_checkpoint_names_the_one_before_it(saved, small_run):
         small_run(4).fit(last(saved))
 
 
-def test_after_a_torn_checkpoint_the_run_goes_on_from_the_one_before_it(saved, small_run):
+def test_a_run_resumes_from_the_checkpoint_before_a_torn_one(saved, small_run):
     torn = last(saved).read_bytes()[:1000]
     last(saved).write_bytes(torn)
     resumed = small_run(4).fit(last(saved).with_name("previous.ckpt"))
@@ -183,7 +183,7 @@ def test_foreign_files_are_refused(small_run, tmp_path, content):
         small_run(2).fit(tmp_path / "x.ckpt")
 
 
-def test_a_missing_file_is_one_sentence(small_run, tmp_path):
+def test_a_missing_file_is_refused_in_one_sentence(small_run, tmp_path):
     with pytest.raises(UserError, match=r"none\.ckpt: no such checkpoint"):
         small_run(2).fit(tmp_path / "none.ckpt")
 
@@ -280,7 +280,7 @@ def test_changed_inputs_are_refused_and_said_of_forks_and_evaluations(kept, smal
 
 
 @pytest.mark.parametrize("what", OTHER_RUNS)
-def test_a_fork_may_change_policies_and_leaves_the_old_run_untouched(kept, small_run, what):
+def test_a_fork_with_other_policies_leaves_the_old_run_untouched(kept, small_run, what):
     before = contents(kept.folder)
     run = make(small_run, OTHER_RUNS[what][0], kept)
     run.fit(last(kept), fork=True)
@@ -297,7 +297,7 @@ def test_a_fork_needs_the_same_models_too(kept, small_run, what):
         make(small_run, options, kept).fit(last(kept), fork=True)
 
 
-def test_a_fork_from_the_middle_takes_the_rows_up_to_there(saved, small_run):
+def test_a_fork_copies_the_rows_before_its_checkpoint(saved, small_run):
     previous = last(saved).with_name("previous.ckpt")
     before = contents(saved.folder)
     fork = small_run(3).fit(previous, fork=True)
@@ -308,18 +308,18 @@ def test_a_fork_from_the_middle_takes_the_rows_up_to_there(saved, small_run):
 
 
 @pytest.mark.cpu_bits
-def test_more_rounds_and_another_place_are_no_difference(saved, small_run):
+def test_more_rounds_and_another_folder_do_not_prevent_resuming(saved, small_run):
     longer = small_run(6, checkpoint_every=1, check_val_every_n_epoch=1).fit(last(saved))
     whole = small_run(6).fit()
     assert torch.equal(longer.rows, whole.rows)
 
 
-def test_a_topology_of_the_same_size_is_not_told_apart_by_its_name(saved, small_run):
+def test_an_equal_topology_with_another_name_is_accepted(saved, small_run):
     same = small_run(6, topology=nx.complete_graph(6)).fit(last(saved))
     assert same.module.bank.boundary.round == 6
 
 
-def test_what_a_killed_process_has_left_half_written_is_removed_when_the_run_goes_on(small_run):
+def test_resuming_removes_files_that_a_killed_process_left_half_written(small_run):
     folder = small_run(2).fit().folder
     half, mine = folder / "checkpoints" / ".last.ckpt.123.tmp", folder / ".mine.tmp"
     half.write_bytes(b"half")

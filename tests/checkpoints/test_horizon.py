@@ -33,12 +33,12 @@ def continued(small_run):
     return continued
 
 
-def test_pruning_by_a_schedule_is_not_continued(small_run, continued):
+def test_scheduled_pruning_cannot_continue_to_another_number_of_rounds(small_run, continued):
     with pytest.raises(UserError, match="DisPFL computes with the number of rounds, which was 2 and is 4 now"):
         continued(lambda rounds: dispfl(small_run, rounds))
 
 
-def test_the_refused_run_can_be_begun_anew_and_differs(small_run):
+def test_a_refused_run_can_start_anew_or_keep_its_rounds(small_run):
     two, four = dispfl(small_run, 2).fit(), dispfl(small_run, 4)
     four.fit()
     assert four.module.bank.boundary.round == 4
@@ -53,19 +53,19 @@ def test_a_second_fit_to_more_rounds_is_refused_too(small_run):
 
 
 @pytest.mark.parametrize("aggregation", [cb.BALANCE, Late])
-def test_whoever_reads_the_number_is_noticed_when_it_reads(small_run, continued, aggregation):
+def test_a_policy_that_reads_the_number_of_rounds_is_recorded(small_run, continued, aggregation):
     with pytest.raises(UserError, match=f"{aggregation.__name__} computes with the number of rounds"):
         continued(lambda rounds: small_run(rounds=rounds, policies=[cb.Gossip(k=2), aggregation()]))
 
 
-def test_an_elimination_of_candidates_is_noticed(small_run):
+def test_elimination_of_candidates_is_recorded_as_a_reader(small_run):
     policies = [cb.Bernoulli(0.3), cb.Gossip(k="all"), cb.Uniform(), cb.FDMS(theta_scale=0.25)]
     run = small_run(rounds=2, policies=policies, topology="server")
     run.fit()
     assert run.module.federation.horizon.readers == {"FDMS"}
 
 
-def test_others_are_continued_and_a_fork_is_another_run(small_run, continued):
+def test_other_policies_continue_and_forks_are_always_allowed(small_run, continued):
     plain = continued(lambda rounds: small_run(rounds=rounds, policies=[cb.Gossip(k=2), cb.Uniform()]))
     assert plain.module.federation.horizon.readers == set()
     first = dispfl(small_run, 2).fit()

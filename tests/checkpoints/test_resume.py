@@ -200,7 +200,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("how", "hook", "round"), list(cases()))
-def test_a_stopped_and_resumed_run_ends_like_one_that_was_not(start, reference, how, hook, round):
+def test_a_resumed_run_ends_like_an_uninterrupted_run(start, reference, how, hook, round):
     check(start, reference, how, hook, round)
 
 
@@ -213,7 +213,7 @@ def test_a_stopped_and_resumed_run_ends_like_one_that_was_not(start, reference, 
         pytest.param("save", "on_train_epoch_end", marks=pytest.mark.slow),
     ],
 )
-def test_it_does_not_matter_whether_the_stop_comes_before_or_after_the_run_folder(start, reference, how, hook):
+def test_a_run_may_stop_before_or_after_the_run_folder(start, reference, how, hook):
     check(start, reference, how, hook, 3, late=True)
 
 
@@ -258,7 +258,7 @@ QUICK_CATCHES = [("error", "on_validation_end"), ("ctrl-c", "on_validation_start
         for hook in ("on_validation_start", "on_validation_end", "on_train_epoch_end")
     ],
 )
-def test_a_run_may_be_stopped_again_while_it_catches_up_with_an_evaluation(start, reference, how, hook):
+def test_a_run_may_stop_again_during_its_repeated_evaluation(start, reference, how, hook):
     first = fit(start(Bomb("on_validation_end", 3, throw)))
     last = first.folder / "checkpoints" / "last.ckpt"
     again = fit(start(Bomb(hook, 3, STOPS[how])), last)
@@ -296,7 +296,7 @@ def test_fit_again_after_a_signal_in_the_same_process(start, reference):
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_second_fit_with_more_rounds_ends_like_one_long_fit(start, reference, rounds):
+def test_continuing_to_more_rounds_equals_one_long_fit(start, reference, rounds):
     run = start(rounds=rounds).fit()
     folder = run.folder
     assert run.trainer.current_epoch == run.trainer.global_step == rounds
@@ -307,7 +307,7 @@ def test_a_second_fit_with_more_rounds_ends_like_one_long_fit(start, reference, 
     assert not (folder / "superseded").exists()
 
 
-def test_a_new_trainer_begins_a_trained_module_anew(start, reference):
+def test_a_new_trainer_starts_a_trained_module_anew(start, reference):
     run, longer = start(rounds=4).fit(), start()
     longer.module = run.module
     longer.fit()
@@ -325,14 +325,14 @@ def test_a_new_module_gets_a_new_folder(start):
     assert not (folder / "superseded").exists()
 
 
-def test_going_back_in_the_same_process_saves_again(start, reference):
+def test_resuming_an_earlier_round_in_the_same_process_saves_again(start, reference):
     run = start(Bomb("on_boundary", 2, save)).fit()
     run.fit(run.folder / "checkpoints" / "saved.ckpt")
     same(reference, result(run))
     assert read_checkpoint(run.folder / "checkpoints" / "last.ckpt")["state_dict"]["bank.progress"].tolist() == [6, 1]
 
 
-def test_a_finished_run_that_is_resumed_trains_nothing_and_says_its_numbers_again(start, reference):
+def test_resuming_a_finished_run_repeats_its_numbers_without_training(start, reference):
     run = start().fit()
     resumed = start().fit(run.folder / "checkpoints" / "last.ckpt")
     same(reference, result(resumed))
@@ -345,7 +345,7 @@ def test_a_signal_in_the_last_round_lets_the_run_finish(start, reference):
     assert run.trainer.run.summary["status"] == "finished"
 
 
-def test_a_second_ctrl_c_stops_at_once_and_keeps_the_boundary(start, reference):
+def test_a_second_ctrl_c_stops_immediately_and_keeps_the_boundary(start, reference):
     def twice(trainer):
         press_ctrl_c(trainer)
         press_ctrl_c(trainer)
