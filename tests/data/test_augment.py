@@ -4,7 +4,7 @@ from torchvision.transforms import functional as vision
 from dfl_lightning.data.augment import CropFlip
 
 
-def test_every_image_is_a_crop_of_itself_with_a_black_border_perhaps_flipped():
+def test_augmented_images_are_padded_crops_that_may_be_flipped():
     batch = torch.rand(32, 3, 6, 6) + 0.1
     augment = CropFlip(padding=2)
     out = augment.apply(batch, augment.draw(32, torch.Generator().manual_seed(0)))
@@ -24,7 +24,7 @@ def test_every_image_is_a_crop_of_itself_with_a_black_border_perhaps_flipped():
     assert {flip for *_, flip in kinds} == {False, True}
 
 
-def test_only_the_given_generator_decides():
+def test_augmentation_depends_on_the_given_generator_only():
     torch.manual_seed(0)
     first = CropFlip().draw(8, torch.Generator().manual_seed(3))
     state = torch.get_rng_state()

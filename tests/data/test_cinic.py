@@ -41,7 +41,7 @@ def expected(images_of, *parts):
 
 
 @pytest.mark.parametrize(("merge_valid", "parts"), [(True, ["train", "valid"]), (False, ["train"])])
-def test_images_are_those_of_the_folders_by_class_and_file_name(root, images_of, merge_valid, parts):
+def test_images_come_from_the_folders_sorted_by_name(root, images_of, merge_valid, parts):
     source = CINIC10(root=str(root), merge_valid=merge_valid).load()
     assert torch.equal(source.images, expected(images_of, *parts))
     assert torch.equal(source.test_images, expected(images_of, "test"))
@@ -53,7 +53,7 @@ def test_images_are_those_of_the_folders_by_class_and_file_name(root, images_of,
     assert (source.num_classes, source.scale, source.images.dtype) == (10, 1 / 255, torch.uint8)
 
 
-def test_dpfl_divides_training_and_validation_images_and_holds_a_fifth_of_each_clients_out(root):
+def test_dpfls_setting_holds_out_a_fifth_of_each_client(root):
     data = CINIC10(root=str(root), num_clients=5, partition=IID(), val_fraction=0.2)
     data.setup()
     assert data.describe() == "CINIC10, IID: 8 train / 2 validation / 7–9 test images a client"
@@ -65,7 +65,7 @@ def test_images_are_in_memory_once(root):
     assert data.clients.images.data_ptr() == data.source.images.data_ptr()
 
 
-def test_grey_images_have_three_equal_channels_and_hidden_files_are_no_images(root):
+def test_grey_images_become_colour_and_hidden_files_are_ignored(root):
     folder = root / "CINIC-10" / "train" / "airplane"
     Image.fromarray(np.full((32, 32), 77, dtype=np.uint8)).save(folder / "a.png")
     (folder / "._a.png").write_bytes(b"what some systems leave behind")
@@ -103,7 +103,7 @@ def test_a_torn_image_is_refused_by_name(root, kept):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "GIF", "EPS"])
-def test_only_png_is_read_whatever_a_file_is_called(root, kind):
+def test_only_png_content_is_read_under_any_name(root, kind):
     path = root / "CINIC-10" / "test" / "ship" / "cifar10-test-9.png"
     Image.fromarray(np.zeros((32, 32), dtype=np.uint8)).save(path, format=kind)
     with pytest.raises(UserError, match="not a whole png image"):
@@ -155,7 +155,7 @@ HOLE[3, 4, 3] = 254
         ),
     ],
 )
-def test_what_three_bytes_a_pixel_do_not_hold_is_refused(root, image, options, sentence):
+def test_images_that_lose_information_in_8_bit_rgb_are_refused(root, image, options, sentence):
     put(root, image, **options)
     with pytest.raises(UserError, match=rf"new\.png: {sentence}.*unpack CINIC-10 again"):
         CINIC10(root=str(root)).load()
@@ -169,7 +169,7 @@ def test_grey_and_opaque_images_and_capital_suffixes_are_images(root):
     assert torch.equal(images[1], torch.from_numpy(RGB.transpose(2, 0, 1).copy()))
 
 
-def test_images_of_another_format_are_not_passed_over(root):
+def test_images_of_another_format_are_refused(root):
     put(root, Image.fromarray(RGB), "c.jpg")
     with pytest.raises(UserError, match=r"c\.jpg is an image, but no png; make it one or remove it"):
         CINIC10(root=str(root)).load()

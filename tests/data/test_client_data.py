@@ -24,7 +24,7 @@ def data():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_is_the_scaled_and_shifted_images_in_the_runs_type(data, dtype):
+def test_a_batch_is_scaled_shifted_and_cast(data, dtype):
     x, y = data.batch(torch.tensor([4, 0]), dtype)
     expected = torch.stack([data.images[4], data.images[0]]).to(dtype) / 255 + 0.5
     assert x.dtype == dtype
@@ -49,7 +49,7 @@ def test_augmentation_needs_draws_and_sees_images_before_scaling(data):
     torch.testing.assert_close(x[0], (drawn / 255 + 0.5).view(2, 1, 1, 1).expand_as(x[0]))
 
 
-def test_sizes_shape_and_number_of_clients_are_those_of_the_tensors(data):
+def test_sizes_and_shapes_are_those_of_the_tensors(data):
     assert data.num_clients == 2
     assert data.input_shape == (1, 2, 2)
     assert data.sizes("train").tolist() == [2, 1]
@@ -57,7 +57,7 @@ def test_sizes_shape_and_number_of_clients_are_those_of_the_tensors(data):
     assert data.sizes("test").tolist() == [1, 1]
 
 
-def test_moving_to_where_the_data_are_copies_nothing(data):
+def test_moving_to_the_same_device_copies_nothing(data):
     moved = data.to("cpu")
     assert moved.images.data_ptr() == data.images.data_ptr()
     x, y = data.batch(torch.tensor([3]))

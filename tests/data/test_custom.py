@@ -33,7 +33,7 @@ class Items(Dataset):
         return self.items[index]
 
 
-def test_a_data_set_and_a_list_of_index_lists_are_enough():
+def test_a_data_set_and_index_lists_are_enough():
     inputs = torch.randn(9, 4)
     data = FromDataset(TensorDataset(inputs, torch.arange(9) % 2), parts=[[0, 1, 2, 3], [8, 7, 6, 5]])
     data.setup()
@@ -64,13 +64,13 @@ def of_bytes(shape, **options):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (40,)])
-def test_bytes_that_are_no_images_stay_whole_numbers(shape):
+def test_bytes_without_an_image_shape_stay_integers(shape):
     items, inputs = of_bytes(shape)
     assert torch.equal(inputs.long(), items.long())
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (1, 5, 8), (2, 3, 5, 8)])
-def test_bytes_of_images_are_scaled_whatever_dimensions_come_before_height_and_width(shape):
+def test_bytes_of_images_with_more_dimensions_are_scaled(shape):
     items, inputs = of_bytes(shape)
     torch.testing.assert_close(inputs, items / 255)
 
@@ -90,7 +90,7 @@ def test_a_test_data_set_is_the_official_test_set():
     assert len(data.clients.global_test) == 12
 
 
-def test_a_data_set_is_named_from_yaml_by_its_import_path(command, monkeypatch, tmp_path):
+def test_yaml_names_a_data_set_by_its_import_path(command, monkeypatch, tmp_path):
     (tmp_path / "my_squares.py").write_text(
         "import torch\n"
         "class MySquares(torch.utils.data.Dataset):\n"
@@ -129,7 +129,7 @@ def test_any_integer_is_a_class(label):
 
 
 @pytest.mark.parametrize("number", [2.5, np.float64(2.5), np.float32(2.5), np.float16(2.5), torch.tensor(2.5)])
-def test_any_number_with_a_fraction_is_a_target_of_a_regression(number):
+def test_any_fraction_among_labels_means_a_regression(number):
     data = FromDataset(Items((IMAGE, number), (IMAGE, number)), num_clients=1)
     data.setup()
     assert data.clients.labels.tolist() == [[2.5], [2.5]]
@@ -191,14 +191,14 @@ def test_images_beyond_what_the_run_computes_with_are_named():
         data.check_range(torch.float32)
 
 
-def test_an_image_that_nobody_uses_may_be_no_number():
+def test_unused_images_need_not_be_finite():
     with_numbers(torch.nan, item=11).setup()
 
 
 @pytest.mark.parametrize(
     ("labels", "given", "count"), [([0, 1, 1009], None, 1010), ([1000, 1005], None, 1006), ([0, 5000], 5001, 5001)]
 )
-def test_labels_in_proportion_to_the_samples_or_to_a_given_number_are_classes(labels, given, count):
+def test_plausible_integer_labels_count_as_classes(labels, given, count):
     data = of(*((IMAGE, label) for label in labels), num_classes=given)
     data.setup()
     assert data.clients.num_classes == count
@@ -319,6 +319,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "sentence"), REFUSED, ids=[sentence[:30] for _, sentence in REFUSED])
-def test_what_is_no_data_set_of_clients_is_refused_in_one_sentence(make, sentence):
+def test_unusable_data_sets_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make().setup()

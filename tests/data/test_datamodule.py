@@ -26,7 +26,7 @@ def test_a_second_setup_does_nothing_and_another_seed_divides_again():
     assert not torch.equal(data.clients.train[0], first.train[0])
 
 
-def test_the_seed_is_the_splits_own_else_the_runs_else_lightnings_else_zero(monkeypatch):
+def test_the_seed_comes_from_split_run_lightning_or_zero(monkeypatch):
     data = Digits()
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     assert data.split_seed == 0
@@ -38,7 +38,7 @@ def test_the_seed_is_the_splits_own_else_the_runs_else_lightnings_else_zero(monk
     assert data.split_seed == 7
 
 
-def test_the_root_is_the_argument_else_the_environments_else_data(monkeypatch):
+def test_the_root_comes_from_argument_environment_or_default(monkeypatch):
     monkeypatch.delenv("DFL_DATA_ROOT", raising=False)
     assert Digits().root == Path("data")
     monkeypatch.setenv("DFL_DATA_ROOT", "/from/environment")
@@ -75,7 +75,7 @@ def test_normalised_images_have_mean_zero():
     assert abs(x.std(correction=0).item() - 1) < 1e-5
 
 
-def test_a_partition_and_its_arguments_are_named_on_the_command_line(command):
+def test_the_command_line_sets_a_partition_and_its_arguments(command):
     data = command.data(
         "--data=Digits", "--data.partition=Dirichlet", "--data.partition.alpha=0.5", "--data.num_clients=8"
     )
@@ -98,7 +98,7 @@ def test_a_partition_and_its_arguments_are_named_on_the_command_line(command):
         *("RotatedClusters", "SwappedLabelClusters", "LabelClusters"),
     ],
 )
-def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back(name, command):
+def test_every_partition_survives_printing_and_parsing_as_yaml(name, command):
     config = command.parser.parse_args(["--data=Digits", f"--data.partition={name}"])
     again = command.parser.parse_string(command.parser.dump(config))
     data = command.instantiate(again)
@@ -107,7 +107,7 @@ def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back
     assert data.clients.num_clients == 20
 
 
-def test_partitions_inside_partitions_tables_and_paths_are_named_on_the_command_line(command):
+def test_the_command_line_sets_nested_partitions_tables_and_paths(command):
     words = ["--data=Digits", "--data.partition=FlippedLabels", "--data.partition.fraction=0.25"]
     data = command.data(*words, "--data.partition.base=Shards", "--data.partition.base.per_client=3")
     assert isinstance(data.partition.base, Shards)
@@ -125,7 +125,7 @@ def test_partitions_inside_partitions_tables_and_paths_are_named_on_the_command_
 
 
 @pytest.mark.parametrize("name", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"])
-def test_every_data_set_takes_the_common_options_from_the_command_line(name, command):
+def test_every_data_set_takes_the_common_options(name, command):
     data = command.data(f"--data={name}", "--data.download=false", "--data.val_fraction=0.2", "--data.root=/somewhere")
     assert (type(data).__name__, data.download, data.val_fraction) == (name, False, 0.2)
 
@@ -143,7 +143,7 @@ def test_help_explains_every_option(capsys, command):
         assert words in " ".join(text.split())
 
 
-def test_nothing_is_there_before_setup():
+def test_data_are_missing_before_setup():
     for name in ("clients", "source", "client_split"):
         with pytest.raises(UserError, match="call setup"):
             getattr(Digits(), name)

@@ -17,7 +17,7 @@ def test_the_digits_are_scikit_learns_scaled_to_one():
     assert data.clients.num_classes == 10
 
 
-def test_they_are_read_once_and_nobody_can_spoil_them_for_others():
+def test_changing_loaded_digits_does_not_change_later_loads():
     mine, yours = (Digits(num_clients=3) for _ in range(2))
     for tensor in (mine.load().images, mine.load().labels):
         tensor.zero_()
@@ -26,14 +26,14 @@ def test_they_are_read_once_and_nobody_can_spoil_them_for_others():
     assert yours.source.images.max() == 16
 
 
-def test_a_quarter_of_each_clients_images_is_held_out_also_where_null_is_asked_for():
+def test_test_fraction_null_holds_out_a_quarter_too():
     for fraction in (0.25, None):
         data = Digits(num_clients=3, test_fraction=fraction)
         data.setup()
         assert data.clients.sizes("test").tolist() == [149, 149, 149]
 
 
-def test_they_are_scikit_learns_also_where_its_file_is_elsewhere(monkeypatch):
+def test_digits_are_equal_with_and_without_scikit_learns_file(monkeypatch):
     with_file = digits._digits.__wrapped__()
     monkeypatch.setattr(digits, "_table", lambda: None)
     for mine, theirs in zip(with_file, digits._digits.__wrapped__(), strict=True):

@@ -39,7 +39,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_leafs_files_are_read_by_writer_in_the_order_of_names_as_bytes(root):
+def test_leafs_files_are_read_sorted_by_writer_as_bytes(root):
     source = FEMNIST(root=str(root)).load()
     names = ["ann", "bob", "cyd", "eve"]
     assert source.writer_names == tuple(names)
@@ -55,7 +55,7 @@ def test_leafs_files_are_read_by_writer_in_the_order_of_names_as_bytes(root):
         assert images.shape[1:] == (1, 28, 28)
 
 
-def test_how_leaf_divided_the_writers_into_files_and_what_it_saved_does_not_matter(root, tmp_path):
+def test_leafs_division_into_files_does_not_matter(root, tmp_path):
     first = FEMNIST(root=str(root)).load()
     backwards = dict(reversed(USERS.items()))
     write_leaf(tmp_path / "again", backwards, scale=1)
@@ -82,14 +82,14 @@ def test_clients_are_writers_unless_another_partition_is_chosen(root):
     assert data.client_split.writers is None
 
 
-def test_nothing_is_copied_to_have_training_and_test_images_in_one_place(root):
+def test_training_and_test_images_share_memory_without_a_copy(root):
     source = FEMNIST(root=str(root)).load()
     images, _ = source.everything()
     assert images.data_ptr() == source.images.data_ptr()
     assert torch.equal(images, torch.cat([source.images, source.test_images]))
 
 
-def test_where_the_test_writers_are_others_each_client_is_tested_on_its_own(tmp_path):
+def test_with_other_test_writers_own_images_are_held_out(tmp_path):
     users = some_users(ann=(40, 0), bob=(40, 0), cyd=(0, 30))  # LEAF's -t user
     write_leaf(tmp_path / "femnist", users)
     data = FEMNIST(root=str(tmp_path), num_clients=2)
@@ -115,7 +115,7 @@ def test_pixels_between_two_bytes_are_kept_as_they_are(tmp_path):
         FEMNIST(root=str(tmp_path)).save_npz(tmp_path / "a.npz")
 
 
-def test_classes_that_are_kept_are_numbered_in_the_order_they_are_named(root):
+def test_kept_classes_are_numbered_in_the_given_order(root):
     whole = FEMNIST(root=str(root)).load()
     classes = [50, int(whole.test_labels[0]), 7, 20, 9, 11]
     some = FEMNIST(root=str(root), classes=classes).load()
@@ -127,7 +127,7 @@ def test_classes_that_are_kept_are_numbered_in_the_order_they_are_named(root):
     assert torch.equal(some.writers, whole.writers[chosen])
 
 
-def test_files_are_found_in_the_root_or_named_and_never_guessed(root, monkeypatch):
+def test_files_are_found_in_the_root_or_named(root, monkeypatch):
     monkeypatch.setenv("DFL_DATA_ROOT", str(root))
     FEMNIST().prepare_data()
     (root / "femnist").rename(root / "elsewhere")
@@ -175,7 +175,7 @@ def test_images_unlike_femnists_are_refused_naming_file_writer_and_numbers(tmp_p
         FEMNIST(root=str(tmp_path)).load()
 
 
-def test_a_missing_part_and_a_writer_in_two_files_are_refused(root):
+def test_missing_parts_and_repeated_writers_are_refused(root):
     train = sorted((root / "femnist" / "train").iterdir())
     (train[0].parent / "copy.json").write_text(train[0].read_text())
     with pytest.raises(UserError, match=r"copy\.json: writer eve is in all_data_0.*json, too; remove one"):

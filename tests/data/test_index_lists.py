@@ -9,7 +9,7 @@ from dfl_lightning.data.splits.index_lists import IndexLists
 PARTS = [np.array([3, 7, 9]), np.array([], dtype=np.int64), np.array([0]), np.array([], dtype=np.int64)]
 
 
-def test_they_are_read_as_they_were_given():
+def test_lists_are_returned_as_given():
     lists = IndexLists(PARTS)
     assert [part.tolist() for part in lists] == [part.tolist() for part in PARTS]
     assert [lists[place].tolist() for place in range(4)] == [part.tolist() for part in PARTS]
@@ -20,12 +20,12 @@ def test_they_are_read_as_they_were_given():
 
 
 @pytest.mark.parametrize("place", [4, -5])
-def test_another_client_has_none(place):
+def test_an_index_beyond_the_clients_raises(place):
     with pytest.raises(IndexError):
         IndexLists(PARTS)[place]
 
 
-def test_nobody_has_anything():
+def test_no_clients_and_empty_clients_are_allowed():
     assert list(IndexLists([])) == []
     assert [len(part) for part in IndexLists([np.empty(0, dtype=np.int64)])] == [0]
 

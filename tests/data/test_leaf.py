@@ -35,9 +35,7 @@ def read(path):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 50, 1 << 20])
 @pytest.mark.parametrize("order", [["users", "num_samples", "user_data"], ["user_data", "num_samples", "users"]])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_whatever_is_in_memory_at_a_time_the_users_are_those_of_the_json_module(
-    tmp_path, monkeypatch, chunk, order, indent
-):
+def test_users_equal_those_of_the_json_module(tmp_path, monkeypatch, chunk, order, indent):
     monkeypatch.setattr(leaf, "CHUNK", chunk)
     whole = content(hierarchies=[12.5, {"a": None}], version=1234567)
     text = json.dumps(
@@ -91,26 +89,26 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
         ('{"user_data": {"a": ' + "[" * 100_000, "nested without end"),
     ],
 )
-def test_what_is_no_file_of_leaf_is_refused_with_the_reason(tmp_path, text, reason):
+def test_files_of_another_format_are_refused_with_the_reason(tmp_path, text, reason):
     with pytest.raises(UserError, match=rf"bad\.json: not a file of LEAF \(.*{reason}.*make it again"):
         read(write(tmp_path / "bad.json", text))
 
 
-def test_bytes_that_are_no_text_and_files_that_are_not_there_are_refused(tmp_path):
+def test_undecodable_and_missing_files_are_refused(tmp_path):
     (tmp_path / "bad.json").write_bytes(b"\x80\x81\xff" * 100)
     for name in ("bad.json", "nowhere.json"):
         with pytest.raises(UserError, match=rf"{name}: not a file of LEAF"):
             read(tmp_path / name)
 
 
-def test_every_grey_value_is_a_byte_also_when_float32_rounded_it():
+def test_every_grey_value_becomes_a_byte_after_float32_rounding():
     levels = np.arange(256)
     for pixels in (levels / 255, json.loads(json.dumps((levels / 255).tolist())), np.float32(levels / 255)):
         assert as_bytes(np.array(pixels, dtype=np.float64)).tolist() == levels.tolist()
 
 
 @pytest.mark.parametrize("value", [0.5, 1 / 254, 1e-6, 0.99999])
-def test_values_between_two_bytes_are_none(value):
+def test_values_between_two_bytes_are_not_bytes(value):
     assert as_bytes(np.array([0.0, value])) is None
 
 
@@ -126,12 +124,12 @@ def test_values_between_two_bytes_are_none(value):
         ),
     ],
 )
-def test_what_is_there_twice_is_not_taken_once(tmp_path, text, reason):
+def test_repeated_users_and_fields_are_refused(tmp_path, text, reason):
     with pytest.raises(UserError, match=rf"twice\.json: not a file of LEAF \({reason}"):
         read(write(tmp_path / "twice.json", text))
 
 
-def test_a_value_that_goes_on_and_on_is_not_kept_in_memory(tmp_path, monkeypatch):
+def test_an_overlong_value_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(leaf, "CHUNK", 100)
     monkeypatch.setattr(leaf, "MOST", 10_000)
     text = json.dumps(content(user_data={"ann": {"x": [[0.5] * 2] * 9000, "y": [0] * 9000}}))

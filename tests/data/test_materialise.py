@@ -60,7 +60,7 @@ def test_the_global_test_set_is_the_official_one_untransformed(toy):
     assert torch.equal(data.clients.labels[data.clients.global_test], data.source.test_labels)
 
 
-def test_without_an_official_one_the_global_test_set_is_the_union_of_the_clients():
+def test_without_official_tests_the_global_set_joins_the_clients():
     data = Digits(num_clients=8, partition=RotatedClusters())
     data.setup()
     union = torch.cat(list(data.clients.test)).sort().values

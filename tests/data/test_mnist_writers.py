@@ -81,7 +81,7 @@ def test_a_torn_npz_is_refused_by_name(tmp_path):
         read_writers(tmp_path, CLASSES, TEST_CLASSES)
 
 
-def test_missing_files_are_one_sentence_with_the_remedies(tmp_path):
+def test_missing_files_are_refused_with_the_remedies(tmp_path):
     with pytest.raises(
         UserError, match=r"neither mnist_writers\.npz nor QMNIST/raw.* set data\.download: true, or use"
     ):
@@ -132,7 +132,7 @@ def real(real_root):
     return data
 
 
-def test_the_539_real_writers_of_mnist_are_clients_of_19_to_131_images(real, tmp_path):
+def test_mnists_539_writers_have_19_to_131_images(real, tmp_path):
     own = real.clients.sizes("train") + real.clients.sizes("test")
     assert (own.sum(), own.min(), own.max(), own.median()) == (60_000, 19, 131, 116)
     assert len(real.clients.global_test) == 10_000

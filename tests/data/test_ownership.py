@@ -36,12 +36,12 @@ NONE = lists([], [])
         (([0], [1]), None, ([6], [2]), "test samples of client 0 reach from 6 to 6 in 6 samples"),
     ],
 )  # fmt: skip
-def test_an_image_at_two_places_is_named_with_both(train, val, test, sentence):
+def test_a_repeated_image_is_named_with_both_places(train, val, test, sentence):
     with pytest.raises(UserError, match=f"^here: {re.escape(sentence)}"):
         refuse_shared_images(lists(*train), lists(*val or ([], [])), lists(*test or ([], [])), False, 6, 0, "here")
 
 
-def test_the_official_test_set_is_counted_by_itself_and_may_be_shared():
+def test_clients_may_share_official_test_images():
     refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 0]), True, 2, 2, "here")
     with pytest.raises(UserError, match="sample 1 is among the test samples of client 1 twice"):
         refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 1]), True, 2, 2, "here")
@@ -49,7 +49,7 @@ def test_the_official_test_set_is_counted_by_itself_and_may_be_shared():
         refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [0, 2]), True, 2, 2, "here")
 
 
-def test_a_split_file_whose_test_is_its_training_is_refused_by_its_name(tmp_path):
+def test_a_split_file_that_tests_training_samples_is_refused(tmp_path):
     data = Digits(num_clients=6)
     data.setup()
     data.save_split(tmp_path / "split.npz")
@@ -70,7 +70,7 @@ class Overlapping(Partition):
         return Assignment([np.arange(8), np.arange(4, 12)])
 
 
-def test_a_partition_of_ones_own_that_gives_an_image_away_twice_is_refused():
+def test_a_partition_that_assigns_an_image_twice_is_refused():
     pairs = TensorDataset(torch.rand(12, 2), torch.arange(12) % 2)
     with pytest.raises(
         UserError, match=r"^data.partition Overlapping: sample 4 is among .* \(4 samples are at two places"
@@ -78,7 +78,7 @@ def test_a_partition_of_ones_own_that_gives_an_image_away_twice_is_refused():
         FromDataset(pairs, num_clients=2, partition=Overlapping()).setup()
 
 
-def test_a_partition_beside_a_split_file_is_said_not_to_be_used(tmp_path):
+def test_a_split_file_makes_a_partition_unused_with_a_note(tmp_path):
     from dfl_lightning.data import IID, RotatedClusters
 
     data = Digits(num_clients=6, partition=RotatedClusters([0, 90]))
@@ -92,7 +92,7 @@ def test_a_partition_beside_a_split_file_is_said_not_to_be_used(tmp_path):
         assert again.notes() == ([expected] if said else [])
 
 
-def test_parts_beside_a_split_file_are_refused():
+def test_parts_together_with_a_split_file_are_refused():
     pairs = TensorDataset(torch.rand(4, 2), torch.arange(4) % 2)
     with pytest.raises(UserError, match="parts and split both say who has which sample"):
         FromDataset(pairs, parts=[[0, 1], [2, 3]], split="split.npz")

@@ -44,7 +44,7 @@ def cuts(length):
 
 
 @pytest.mark.parametrize("scope", ["client", "global", None])
-def test_samples_lie_on_one_side_of_each_cut_and_are_standardised_by_the_training_part(scope, tmp_path):
+def test_samples_respect_the_cuts_and_the_training_scale(scope, tmp_path):
     """Every window by a plain loop, in the unit of the file, from inputs and targets as clients have them."""
     found = made(write(tmp_path / "table.csv"), standardise=scope)
     split, clients = found.client_split, found.clients
@@ -78,7 +78,7 @@ def test_samples_lie_on_one_side_of_each_cut_and_are_standardised_by_the_trainin
                 assert np.allclose(y[row] * deviation[1] + mean[1], following, atol=1e-3)
 
 
-def test_nothing_of_what_is_held_out_is_in_what_is_trained_on(tmp_path):
+def test_training_windows_contain_no_held_out_values(tmp_path):
     """Other values from the first cut of the shortest series on: training samples have the same bits."""
     lengths = dict.fromkeys(LENGTHS, 40)
     first = cuts(40)[0]
@@ -90,7 +90,7 @@ def test_nothing_of_what_is_held_out_is_in_what_is_trained_on(tmp_path):
             assert (one[plain.clients.val[client]] - other[moved.clients.val[client]]).abs().amax() > 100
 
 
-def test_a_csv_file_an_npz_file_and_a_split_file_say_the_same(tmp_path):
+def test_csv_npz_and_split_files_give_equal_data(tmp_path):
     csv = made(write(tmp_path / "table.csv"))
     csv.save_split(tmp_path / "split.npz")
     again = {"split": str(tmp_path / "split.npz"), "test_fraction": 0.5, "standardise": None, "seed": 9}
@@ -121,7 +121,7 @@ MOMENT = np.datetime64("2024-05-01T00:00", "ns")
     ],
     ids=lambda times: str(times.dtype),
 )
-def test_times_are_in_order_whatever_an_npz_file_has_them_as(times, tmp_path):
+def test_times_are_sorted_for_every_npz_type(times, tmp_path):
     """Nanoseconds too, which float64 does not tell apart."""
     shuffled = np.random.default_rng(0).permutation(90)
     shop, b = np.repeat(["é", "x"], 45), np.arange(90.0)
@@ -132,7 +132,7 @@ def test_times_are_in_order_whatever_an_npz_file_has_them_as(times, tmp_path):
     assert np.array_equal(np.concatenate(table.values)[:, 0], np.roll(b, 45))
 
 
-def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
+def test_a_spreadsheets_csv_file_gives_equal_data(tmp_path):
     write(tmp_path / "table.csv")
     text = (tmp_path / "table.csv").read_text().replace("\n", "\r\n")
     (tmp_path / "SHEET.CSV").write_bytes(f"\ufeff{text}\r\n".encode())
@@ -140,7 +140,7 @@ def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
     assert torch.equal(one.clients.images, other.clients.images)
 
 
-def test_the_synthetic_series_are_the_same_everywhere_and_have_the_periods_of_their_clusters():
+def test_synthetic_series_are_reproducible_with_their_clusters_periods():
     table, clusters = seasonal_series(8), seasonal_clusters(8)
     assert len({len(values) for values in table.values}) > 4
     for values, longer, cluster in zip(table.values, seasonal_series(8).values, clusters, strict=True):
@@ -154,7 +154,7 @@ def test_the_synthetic_series_are_the_same_everywhere_and_have_the_periods_of_th
     assert found.notes() == []
 
 
-def test_windows_are_drawn_at_random_only_where_that_is_asked_for(tmp_path):
+def test_windows_are_split_at_random_only_on_request(tmp_path):
     found = made(write(tmp_path / "table.csv"), random_windows=True, partition=IID(), num_clients=4)
     assert found.notes() == [
         "data.random_windows: what is tested overlaps what is trained on, so that errors are too low"
@@ -213,7 +213,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_series_is_refused_by_a_sentence(what, tmp_path, monkeypatch):
+def test_unusable_series_are_refused_in_one_sentence(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "table.csv"), write(tmp_path / "table.npz")
     texts = {"short": "shop,b\nx,1\nx\n", "empty": "shop,b\n", "word": "shop,b\nx,1\nx,much\n"}

@@ -6,7 +6,7 @@ from dfl_lightning.data.fingerprint import checksum_of
 from dfl_lightning.utils.errors import UserError
 
 
-def test_normalised_images_have_mean_zero_and_deviation_one_in_each_channel():
+def test_normalised_channels_have_mean_zero_and_deviation_one():
     images = torch.randint(0, 256, (5000, 3, 2, 2), dtype=torch.uint8)
     images[:, 1] //= 4
     scale, shift = Source("S", images, torch.zeros(5000, dtype=torch.int64), 1, scale=1 / 255).affine(normalise=True)
@@ -34,13 +34,13 @@ def test_the_fingerprint_knows_the_order_of_the_labels():
 
 
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
-def test_labels_that_are_no_class_are_refused_with_the_numbers(labels):
+def test_labels_outside_the_classes_are_refused_with_the_numbers(labels):
     with pytest.raises(UserError, match=r"labels reach from .* but there are 3 classes"):
         Source("S", torch.zeros(2, 1), torch.tensor(labels), 3)
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_images_and_test_images_are_put_together_and_copied_only_where_they_are_not_yet(together):
+def test_adjacent_images_are_joined_without_a_copy(together):
     whole = torch.randint(0, 256, (7, 1, 2, 2), dtype=torch.uint8)
     images, tests = whole[:5], whole[5:] if together else whole[5:].clone()
     source = Source("S", images, torch.zeros(5).long(), 2, tests, torch.ones(2).long())
@@ -50,7 +50,7 @@ def test_images_and_test_images_are_put_together_and_copied_only_where_they_are_
     assert (everything.data_ptr() == whole.data_ptr()) == together
 
 
-def test_slices_of_one_tensor_that_do_not_follow_each_other_are_copied():
+def test_slices_that_are_not_adjacent_are_copied():
     whole = torch.arange(10).view(10, 1)
     for images, tests in ((whole[5:], whole[:5]), (whole[:4], whole[5:]), (whole[::2], whole[1::2])):
         labels = [torch.zeros(len(part)).long() for part in (images, tests)]
@@ -88,7 +88,7 @@ def test_whole_numbers_of_any_type_are_classes(dtype):
 
 
 @pytest.mark.parametrize("labels", [torch.tensor([0.0, 1.0, 1.9]), torch.tensor([True, False, True])])
-def test_other_labels_are_no_classes(labels):
+def test_labels_that_are_not_integers_are_refused(labels):
     with pytest.raises(UserError, match=r"^data Mine: labels are torch\.(float32|bool); give the numbers of classes"):
         Source("Mine", torch.zeros(3, 2), labels, 3)
 
@@ -101,7 +101,7 @@ def test_each_image_has_one_label():
 
 
 @pytest.mark.parametrize("numbers", [[1e200] * 4, [0, 1e308, 1e308, 1e308], [0, 1e160, 0, -1e160]])
-def test_a_deviation_that_overflows_is_no_number(numbers):
+def test_an_overflowing_deviation_gives_a_nan_scale(numbers):
     images = torch.tensor(numbers, dtype=torch.float64)[:, None]
     scale, _ = Source("S", images, torch.zeros(4, dtype=torch.int64), 1).affine(normalise=True)
     assert scale.isnan()

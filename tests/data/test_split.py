@@ -62,7 +62,7 @@ def test_held_out_parts_are_disjoint_complete_and_never_empty(num_clients, test_
         assert len(test) == min(max(1, math.floor(test_fraction * len(owned) + 1e-9)), len(owned) - 1)
 
 
-def test_24_clients_of_the_digits_have_56_or_57_training_and_18_test_images():
+def test_digits_for_24_clients_have_the_documented_sizes():
     data = Digits(num_clients=24, partition=RotatedClusters())
     data.setup()
     assert set(data.clients.sizes("train").tolist()) == {56, 57}
@@ -70,7 +70,7 @@ def test_24_clients_of_the_digits_have_56_or_57_training_and_18_test_images():
 
 
 @pytest.mark.parametrize("partition", [Dirichlet(0.1), Pathological(2), Pathological(3)], ids=Partition.describe)
-def test_by_prior_a_client_is_tested_on_its_share_of_each_class_rounded_up(partition):
+def test_by_prior_test_classes_are_shares_rounded_up(partition):
     assignment, split = drawn(BALANCED, partition, 20)
     labels = BALANCED.test_labels.numpy()
     for prior, test in zip(assignment.prior, split.test, strict=True):
@@ -90,7 +90,7 @@ def test_a_class_with_few_test_images_gives_what_it_has():
     assert {len(test) for test in split.test} == {6}
 
 
-def test_by_counts_the_whole_test_set_is_divided_in_proportion_to_training_images():
+def test_by_counts_test_images_are_proportional_to_training_images():
     _, split = drawn(BALANCED, Dirichlet(0.5, "per_class"), 20)
     together = np.concatenate(split.test)
     np.testing.assert_array_equal(np.sort(together), np.arange(1000))
@@ -110,7 +110,7 @@ def test_each_cluster_divides_the_whole_test_set(partition):
         np.testing.assert_array_equal(np.sort(together), np.arange(1000))
 
 
-def test_label_clusters_are_tested_on_their_own_labels_and_divide_the_test_set_once():
+def test_label_clusters_divide_the_test_set_by_their_labels():
     _, split = drawn(BALANCED, LabelClusters(5), 20)
     labels = BALANCED.test_labels.numpy()
     np.testing.assert_array_equal(np.sort(np.concatenate(split.test)), np.arange(1000))
@@ -118,7 +118,7 @@ def test_label_clusters_are_tested_on_their_own_labels_and_divide_the_test_set_o
         assert set(labels[test]) == {2 * (client // 4), 2 * (client // 4) + 1}
 
 
-def test_a_client_that_rounding_leaves_without_test_images_gets_one_and_the_set_stays_divided():
+def test_every_client_gets_a_test_image_despite_rounding():
     # 30 clients of 1,000 images each but one with 20; 60 test images.
     sizes = [1000] * 29 + [20]
     ends = np.cumsum(sizes)
@@ -132,14 +132,14 @@ def test_a_client_that_rounding_leaves_without_test_images_gets_one_and_the_set_
         assert torch.cat(list(data.clients.test)).unique().numel() == 60
 
 
-def test_samples_per_client_keeps_that_many_of_each_clients_own_images():
+def test_samples_per_client_limits_each_clients_images():
     assignment, split = drawn(BALANCED, IID(), 10, test_fraction=0.25, val_fraction=0.2, samples=100)
     for owned, train, val, test in zip(assignment.train, split.train, split.val, split.test, strict=True):
         assert (len(train), len(val), len(test)) == (60, 15, 25)
         assert np.isin(np.concatenate([train, val, test]), owned).all()
 
 
-def test_no_test_part_where_none_is_wanted():
+def test_the_test_part_may_be_empty():
     _, split = drawn(BALANCED, IID(), 10, test_fraction=0.0)
     assert not any(len(test) for test in split.test)
 
@@ -151,7 +151,7 @@ def test_no_test_part_where_none_is_wanted():
         (10, {"test_fraction": 0.5, "val_fraction": 0.5}, r"client 0 has no validation sample \(S, P: 10 samples"),
     ],
 )
-def test_a_client_left_without_images_is_named_with_the_numbers_and_a_remedy(total, options, sentence):
+def test_a_client_without_images_is_named_with_a_remedy(total, options, sentence):
     source = source_of(np.zeros(total, dtype=int), np.zeros(4, dtype=int))
     with pytest.raises(UserError, match=sentence + r".*lower num_clients"):
         drawn(source, IID(), 5, **options)
@@ -163,7 +163,7 @@ def test_a_client_without_training_images_is_named():
         drawn(source, LabelClusters(2), 6)
 
 
-def test_the_fingerprint_of_a_division_knows_whose_each_sample_is():
+def test_the_fingerprint_covers_the_owner_of_each_sample():
     def of(train, **options):
         parts = {"val": [np.empty(0, int)] * len(train), "test": [np.array([9])] * len(train), "test_official": False}
         return Split(train=[np.array(each, dtype=int) for each in train], partition="", **{**parts, **options})

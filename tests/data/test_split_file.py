@@ -84,7 +84,7 @@ def test_the_file_counts_what_each_client_trains_on(toy, tmp_path, partition):
         assert file["test_counts"].tolist() == [[own.count(label) for label in range(3)] for own in tested]
 
 
-def test_targets_that_are_numbers_are_counted_in_intervals_and_labels_where_they_hold(tmp_path):
+def test_numeric_targets_are_counted_by_interval(tmp_path):
     table = Vectors(num_clients=4, partition=Dirichlet(1.0))
     table.setup()
     table.save_split(tmp_path / "split.npz")
@@ -118,7 +118,7 @@ def test_the_file_names_adversaries_and_writers(toy_of_writers, tmp_path):
             assert number % 5 == ("ann", "bob", "cyd", "dee").index(name)
 
 
-def test_a_file_from_before_there_were_adversaries_and_writers_still_reads(saved):
+def test_a_file_without_adversaries_and_writers_is_read(saved):
     with np.load(saved) as file:
         older = {name: file[name] for name in file.files}
     for name in ("test_label_map", "adversaries", "writers"):
@@ -132,7 +132,7 @@ def test_a_file_from_before_there_were_adversaries_and_writers_still_reads(saved
     assert data.client_split.writers is None
 
 
-def test_the_file_reads_without_the_library_and_counts_in_the_source(toy, tmp_path):
+def test_the_file_can_be_read_with_numpy_alone(toy, tmp_path):
     data = toy(num_clients=4, partition=RotatedClusters([0, 180]), val_fraction=0.2)
     data.setup()
     data.save_split(tmp_path / "new" / "split.npz")
@@ -203,7 +203,7 @@ def test_another_data_set_is_refused_by_name(saved):
         ({"writers": np.arange(6)}, "malformed .*writers is int64"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_naming_file_and_numbers(saved, changed, sentence):
+def test_a_wrong_file_is_refused_naming_file_and_numbers(saved, changed, sentence):
     change(saved, **changed)
     with pytest.raises(UserError, match=r"split\.npz.*" + sentence):
         Digits(num_clients=6, split=str(saved)).setup()
@@ -246,7 +246,7 @@ def test_a_single_array_is_refused(tmp_path):
         Digits(split=str(tmp_path / "s.npy")).setup()
 
 
-def test_a_place_that_cannot_be_written_is_told_and_nothing_half_written_stays(tmp_path):
+def test_a_failed_write_is_reported_and_leaves_no_file(tmp_path):
     (tmp_path / "file").write_text("in the way")
     data = Digits(num_clients=6)
     data.setup()

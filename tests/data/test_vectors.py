@@ -13,7 +13,7 @@ from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData
 
 
-def test_columns_are_standardised_by_training_rows_alone_and_a_split_file_repeats_it(tmp_path):
+def test_columns_are_standardised_by_training_rows_alone(tmp_path):
     x, y = load_diabetes(return_X_y=True, scaled=False)
     table = Vectors(num_clients=4, val_fraction=0.2)
     table.setup()
@@ -65,7 +65,7 @@ def test_errors_are_in_the_original_unit(tmp_path):
 CSV = "shop,age,town,price\nnorth,1,5,10\nsouth,2,5,20\nnorth,3,5,60\nsouth,4,5,30\n"
 
 
-def test_a_csv_file_and_an_npz_file_say_the_same(tmp_path):
+def test_csv_and_npz_files_give_equal_data(tmp_path):
     (tmp_path / "table.csv").write_text(CSV)
     arrays = {"x": np.array([[1, 5], [2, 5], [3, 5], [4, 5]]), "y": np.array([10.0, 20.0, 60.0, 30.0])}
     np.savez(tmp_path / "table.npz", shop=np.array(["north", "south", "north", "south"]), **arrays)
@@ -85,7 +85,7 @@ def test_a_csv_file_and_an_npz_file_say_the_same(tmp_path):
     assert csv.images[:, 0].tolist() == pytest.approx([-1.341641, -0.447214, 0.447214, 1.341641], rel=1e-5)
 
 
-def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
+def test_a_spreadsheets_csv_file_gives_equal_data(tmp_path):
     """A byte order mark, CRLF, quotes, empty lines at the end, a suffix in capitals."""
     (tmp_path / "plain.csv").write_text(CSV)
     quoted = CSV.replace("north", '"north"').replace("\n", "\r\n")
@@ -98,7 +98,7 @@ def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
     assert one.writer_names == other.writer_names == ("north", "south")
 
 
-def test_a_partition_that_takes_the_place_of_the_clients_of_a_file_is_told(tmp_path):
+def test_replacing_a_files_clients_by_a_partition_is_noted(tmp_path):
     """As where a shipped config has a partition, and the file of a user is named beside it."""
     (tmp_path / "table.csv").write_text(CSV)
     said = "decides who has which row, and data.client shop is not used; data.partition: null makes each shop a client"
@@ -116,7 +116,7 @@ def test_a_partition_that_takes_the_place_of_the_clients_of_a_file_is_told(tmp_p
         assert table.notes() == notes
 
 
-def test_a_client_of_a_file_has_a_row_for_each_part(tmp_path):
+def test_file_clients_without_rows_for_each_part_are_dropped(tmp_path):
     (tmp_path / "table.csv").write_text(CSV + "west,5,5,30\neast,6,5,30\neast,7,5,30\neast,8,5,30\n")
     for fraction, names in ((0.0, ["east", "north", "south"]), (0.25, ["east"])):
         options = {"num_clients": len(names), "val_fraction": fraction}
@@ -171,7 +171,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_file_that_cannot_be_used_is_a_sentence(what, tmp_path, monkeypatch):
+def test_an_unusable_file_is_refused_in_one_sentence(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = {"table.csv": CSV, "short.csv": "a,b\n1,2\n3\n", "empty.csv": "a,b\n", "nan.csv": "a,b\n1,2\nnan,3\n"}
     texts["names.csv"] = "a,b,c\nx,1,1\n ,2,1\n"

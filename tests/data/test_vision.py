@@ -26,7 +26,7 @@ def real(name, root, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_missing_files_are_one_sentence_naming_root_variable_and_option(name, tmp_path):
+def test_missing_files_are_refused_naming_root_variable_and_option(name, tmp_path):
     data = getattr(d, name)(root=str(tmp_path), download=False)
     with pytest.raises(
         UserError, match=rf"data {name}: .*{tmp_path}.*data\.download is false.*data\.root.*DFL_DATA_ROOT"
@@ -37,7 +37,7 @@ def test_missing_files_are_one_sentence_naming_root_variable_and_option(name, tm
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_failed_download_is_one_sentence(name, tmp_path, monkeypatch):
+def test_a_failed_download_is_reported_in_one_sentence(name, tmp_path, monkeypatch):
     def offline(*args, **kwargs):
         raise URLError("no network")
 
@@ -73,7 +73,7 @@ def test_dis_pfls_partition_of_cifar10_has_500_images_a_client(real_root):
     assert 100 <= int(clients.sizes("test").min()) <= int(clients.sizes("test").max()) <= 110
 
 
-def test_two_classes_of_cifar10_are_250_images_each_and_50_test_images_each(real_root):
+def test_two_classes_of_cifar10_have_250_and_50_images(real_root):
     clients = real("CIFAR10", real_root, num_clients=100, partition=d.Pathological(2)).clients
     for train, test in zip(clients.train, clients.test, strict=True):
         counts = clients.labels[train].bincount(minlength=10)
@@ -82,7 +82,7 @@ def test_two_classes_of_cifar10_are_250_images_each_and_50_test_images_each(real
         assert torch.equal(tested, counts // 5)
 
 
-def test_dpfls_partition_of_cifar10_gives_all_images_and_twenty_at_least(real_root):
+def test_dpfls_partition_of_cifar10_gives_at_least_twenty_images(real_root):
     data = real("CIFAR10", real_root, num_clients=100, partition=d.Dirichlet(0.1, "per_class"), val_fraction=0.2)
     clients = data.clients
     own = clients.sizes("train") + clients.sizes("val")
@@ -91,7 +91,7 @@ def test_dpfls_partition_of_cifar10_gives_all_images_and_twenty_at_least(real_ro
     assert clients.sizes("test").sum() == 10_000
 
 
-def test_panms_200_clients_of_mnist_have_100_test_images_each_on_average(real_root):
+def test_panms_200_clients_have_100_test_images_on_average(real_root):
     options = {"num_clients": 200, "samples_per_client": 200, "partition": d.RotatedClusters([0, 180])}
     clients = real("MNIST", real_root, **options).clients
     assert set(clients.sizes("train").tolist()) == {200}
@@ -99,14 +99,14 @@ def test_panms_200_clients_of_mnist_have_100_test_images_each_on_average(real_ro
     assert (clients.sizes("test") - 100).abs().max() <= 10
 
 
-def test_fl_fdms_clustered_mnist_has_twenty_clients_of_200_images_of_two_labels(real_root):
+def test_fl_fdms_clustered_mnist_has_200_images_of_two_labels(real_root):
     clients = real("MNIST", real_root, num_clients=20, samples_per_client=200, partition=d.LabelClusters(5)).clients
     assert clients.sizes("train").tolist() == [200] * 20
     for client, train in enumerate(clients.train):
         assert clients.labels[train].unique().tolist() == [2 * (client // 4), 2 * (client // 4) + 1]
 
 
-def test_what_prepare_data_opened_is_not_opened_again(real_root, monkeypatch):
+def test_setup_reuses_what_prepare_data_opened(real_root, monkeypatch):
     opened = []
 
     def counted(root, train, download):
@@ -151,7 +151,7 @@ def small_cifar(tmp_path, monkeypatch):
     return folder, hashed
 
 
-def test_cifars_files_are_hashed_once_and_again_when_they_change(small_cifar, tmp_path):
+def test_cifars_files_are_hashed_once_until_they_change(small_cifar, tmp_path):
     folder, hashed = small_cifar
 
     def opened(download=False):
@@ -188,7 +188,7 @@ def test_crop_keeps_the_middle_as_torchvision_does(name, crop, real_root):
 
 
 @pytest.mark.parametrize("crop", [0, 29])
-def test_a_crop_larger_than_the_images_is_one_sentence(crop, real_root):
+def test_a_crop_larger_than_the_images_is_refused(crop, real_root):
     real("MNIST", real_root, num_clients=10)
     data = d.MNIST(root=str(real_root), download=False, num_clients=10, crop=crop)
     with pytest.raises(UserError, match=rf"data\.crop is {crop}, but .* have 28 x 28 pixels; set it to 1 to 28"):

@@ -32,13 +32,13 @@ def test_the_default_swaps_are_those_of_panm():
     assert assignment.label_map[3].tolist() == [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]
 
 
-def test_a_cycle_moves_each_label_to_the_next_and_an_empty_cluster_stays():
+def test_a_cycle_moves_each_label_to_the_next():
     label_map = SwappedLabelClusters([[], [[3, 1, 4], [0, 9]]]).assign(LABELS, 10, 2, seed=0).label_map
     assert label_map[0].tolist() == list(range(10))
     assert label_map[1].tolist() == [9, 4, 2, 1, 3, 5, 6, 7, 8, 0]
 
 
-def test_label_clusters_of_fl_fdms_hold_two_labels_each_in_equal_sizes():
+def test_fl_fdms_clusters_have_two_labels_and_equal_sizes():
     assignment = LabelClusters(5).assign(LABELS, 10, 20, seed=0)
     for client, part in enumerate(assignment.train):
         cluster = client // 4
@@ -52,7 +52,7 @@ def test_label_clusters_cut_to_the_poorest_cluster():
     assert {len(part) for part in LabelClusters(2).assign(labels, 2, 6, seed=0).train} == {3}
 
 
-def test_the_toy_of_afind_has_two_clients_of_four_labels_and_one_of_the_four_others():
+def test_label_clusters_give_the_three_clients_of_afinds_toy():
     assignment = LabelClusters(labels=[[4, 5, 6, 7], [0, 1, 2, 3]]).assign(LABELS, 10, 3, seed=0)
     assert [set(LABELS[part]) for part in assignment.train] == [{4, 5, 6, 7}, {4, 5, 6, 7}, {0, 1, 2, 3}]
     assert assignment.clusters.tolist() == [0, 0, 1]
@@ -81,6 +81,6 @@ def test_the_toy_of_afind_has_two_clients_of_four_labels_and_one_of_the_four_oth
         (lambda: RotatedClusters().assign(LABELS, 10, 3, 0), "4 clusters, but only 3 clients"),
     ],
 )
-def test_clusters_that_cannot_be_are_refused_in_one_sentence(make, sentence):
+def test_impossible_clusters_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

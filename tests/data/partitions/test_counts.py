@@ -25,6 +25,6 @@ def test_dpfls_three_clients_have_the_images_of_its_appendix():
         ([{0: 400}, {0: 201}], "ask for 601 samples of class 0, but the data have 600; lower counts"),
     ],
 )
-def test_counts_that_do_not_fit_are_refused_with_the_numbers(counts, sentence):
+def test_counts_beyond_the_data_are_refused_with_the_numbers(counts, sentence):
     with pytest.raises(UserError, match=sentence):
         ClassCounts(counts).assign(LABELS, 10, 2, seed=0)

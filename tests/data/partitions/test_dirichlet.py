@@ -17,7 +17,7 @@ def test_equal_sizes_gives_every_client_the_same_number_of_images():
     assert {len(part) for part in parts} == {5000 // 30}
 
 
-def test_equal_sizes_draws_from_the_prior_while_no_class_runs_out():
+def test_equal_sizes_follow_the_prior_while_no_class_runs_out():
     # Two clients of 10 have 250 images each of plenty: their shares are multinomial around the prior.
     labels = np.arange(100_000) % 10
     assignment = Dirichlet(5.0).assign(labels, 10, 400, seed=1)
@@ -26,7 +26,7 @@ def test_equal_sizes_draws_from_the_prior_while_no_class_runs_out():
     assert np.corrcoef(class_shares(assignment.train, labels).ravel(), assignment.prior.ravel())[0, 1] > 0.9
 
 
-def test_the_prior_is_a_distribution_with_the_variance_of_a_dirichlet():
+def test_the_prior_has_the_variance_of_a_dirichlet_distribution():
     alpha, classes = 0.5, 10
     prior = Dirichlet(alpha).assign(np.arange(50_000) % classes, classes, 2000, seed=0).prior
     np.testing.assert_allclose(prior.sum(1), 1)
@@ -41,7 +41,7 @@ def test_small_alpha_means_few_classes_and_large_alpha_means_all():
     assert all_.max(1).mean() < 0.2
 
 
-def test_a_class_that_runs_out_is_given_out_completely_and_to_all_who_asked():
+def test_a_scarce_class_is_divided_completely_among_many_clients():
     # Class 1 has 30 images, 40 clients of 25 ask for about half of 1000.
     labels = np.repeat([0, 1], [970, 30])
     parts = Dirichlet(100.0).assign(labels, 2, 40, seed=0).train
@@ -63,7 +63,7 @@ def test_per_class_gives_unequal_sizes_above_the_minimum():
     assert sizes.std() > 20
 
 
-def test_per_class_gives_nothing_more_to_a_client_that_has_its_share():
+def test_per_class_gives_no_more_to_a_full_client():
     # Sorted in the order of classes: before its last class each client was below the mean size.
     parts = Dirichlet(0.3, "per_class", 1).assign(LABELS, 10, 10, seed=4).train
     for part in parts:
@@ -72,14 +72,14 @@ def test_per_class_gives_nothing_more_to_a_client_that_has_its_share():
         assert before_last < 500
 
 
-def test_per_class_that_cannot_be_drawn_names_the_numbers_and_a_remedy():
+def test_impossible_per_class_draws_are_refused_with_a_remedy():
     with pytest.raises(
         UserError, match=r"Dirichlet\(0.1, per class\).* 100 samples among 10 clients .* 11 .*lower min_size"
     ):
         Dirichlet(0.1, "per_class", min_size=11).assign(np.arange(100) % 10, 10, 10, seed=0)
 
 
-def test_divide_is_within_one_of_the_exact_share_and_loses_nothing():
+def test_divide_is_within_one_of_the_exact_shares():
     rng = np.random.default_rng(0)
     for _ in range(200):
         share = rng.dirichlet(np.full(7, 0.3)) * (rng.random(7) > 0.3)

@@ -25,7 +25,7 @@ def test_dpfls_attack_flips_40_of_100_clients_by_one_reversal():
     assert (assignment.test_label_map == np.arange(10)).all()
 
 
-def test_who_is_flipped_is_drawn_anew_for_each_seed_and_favours_nobody():
+def test_all_clients_are_flipped_equally_often_over_seeds():
     times = sum(FlippedLabels(0.5).assign(LABELS, 10, 10, seed).adversaries for seed in range(400)) / 400
     assert np.abs(times - 0.5).max() < 4 * 0.5 / np.sqrt(400)
 
@@ -35,7 +35,7 @@ def test_the_fraction_is_rounded_to_whole_clients(fraction, clients, flipped):
     assert FlippedLabels(fraction).assign(LABELS, 10, clients, seed=0).adversaries.sum() == flipped
 
 
-def test_training_and_validation_labels_are_flipped_and_test_labels_stay_true():
+def test_training_and_validation_labels_are_flipped_but_not_test_labels():
     data = Digits(num_clients=6, val_fraction=0.2, partition=FlippedLabels(clients=[4, 1]))
     data.setup()
     assert data.clients.adversaries.tolist() == [False, True, False, False, True, False]
@@ -48,7 +48,7 @@ def test_training_and_validation_labels_are_flipped_and_test_labels_stay_true():
             assert torch.equal(data.clients.images[indices], data.source.images[own])
 
 
-def test_a_permutation_of_ones_own_says_what_a_flipped_client_calls_each_class():
+def test_a_given_permutation_renames_the_labels_of_flipped_clients():
     turned = [*range(1, 10), 0]
     data = Digits(num_clients=4, partition=FlippedLabels(1.0, permutation=turned))
     data.setup()
@@ -61,7 +61,7 @@ def test_a_permutation_of_ones_own_says_what_a_flipped_client_calls_each_class()
     [Dirichlet(0.3, "per_class"), Pathological(2), RotatedClusters([0, 90]), Shards()],
     ids=lambda b: b.describe(),
 )
-def test_everything_but_the_labels_is_as_without_the_attack(base, toy):
+def test_flipping_changes_labels_only(base, toy):
     def split(partition):
         data = toy(num_clients=4, partition=partition, test_size=5, seed=3)
         data.sizes = (400, 300)
@@ -75,20 +75,20 @@ def test_everything_but_the_labels_is_as_without_the_attack(base, toy):
     np.testing.assert_array_equal(plain.rotation, attacked.rotation)
 
 
-def test_flipped_clients_are_clusters_apart():
+def test_flipped_clients_form_clusters_of_their_own():
     assert FlippedLabels(clients=[1]).assign(LABELS, 10, 3, seed=0).clusters.tolist() == [0, 1, 0]
     both = FlippedLabels(clients=[1, 2], base=RotatedClusters([0, 90])).assign(LABELS, 10, 4, seed=0)
     assert both.clusters.tolist() == [0, 1, 3, 2]
 
 
-def test_a_flipped_client_of_a_renaming_cluster_flips_the_names_that_its_cluster_uses():
+def test_flipping_applies_after_the_label_swap_of_a_cluster():
     swapped = SwappedLabelClusters([[], [[0, 1]]])
     assignment = FlippedLabels(clients=[1], base=swapped).assign(LABELS, 10, 2, seed=0)
     assert assignment.label_map[1].tolist() == [8, 9, 7, 6, 5, 4, 3, 2, 1, 0]
     assert assignment.test_label_map[1].tolist() == [1, 0, *range(2, 10)]
 
 
-def test_without_an_attack_nobody_is_called_an_adversary():
+def test_without_flipping_there_are_no_adversaries():
     data = Digits(num_clients=4)
     data.setup()
     assert data.clients.adversaries is None
@@ -113,6 +113,6 @@ def test_adversaries_are_known_on_the_cpu_wherever_the_images_are():
         (lambda: FlippedLabels(permutation=[1, 0]).assign(LABELS, 10, 4, 0), "each of the 10 classes"),
     ],
 )
-def test_an_attack_that_cannot_be_is_refused_in_one_sentence(make, sentence):
+def test_an_impossible_attack_is_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

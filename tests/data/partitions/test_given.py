@@ -21,6 +21,6 @@ def test_each_client_has_what_its_list_says():
         ([[0, 3], [1], [3]], "sample 3 is listed by client 0 and by client 2"),
     ],
 )
-def test_lists_that_do_not_fit_name_the_client_and_the_image(parts, sentence):
+def test_wrong_lists_are_refused_naming_client_and_image(parts, sentence):
     with pytest.raises(UserError, match=sentence):
         GivenParts(parts).assign(LABELS, 1, len(parts), seed=0)

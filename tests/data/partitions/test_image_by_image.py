@@ -73,7 +73,7 @@ def mean_largest_share(draw, seed, times):
     return np.mean(found), np.std(found) / np.sqrt(times)
 
 
-def test_clients_are_as_skewed_as_by_the_loop_and_less_than_in_equal_sizes():
+def test_skew_equals_the_loops_and_is_below_equal_sizes():
     (loop, error), (ours, our_error) = (
         mean_largest_share(by_a_loop, 0, 150),
         mean_largest_share(draw_image_by_image, 1, 400),
@@ -91,19 +91,19 @@ def test_every_image_has_one_owner_and_every_client_equally_many():
 
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 100.0])
 @pytest.mark.parametrize("clients", [1, 50, 5000])
-def test_all_is_given_away_whatever_the_skew(alpha, clients):
+def test_every_image_is_assigned_at_any_skew(alpha, clients):
     """At 1e-3 priors have zeros, so that clients are left whose classes have all run out."""
     parts = Dirichlet(alpha, "image_by_image").assign(LABELS, 10, clients, seed=0).train
     assert {len(part) for part in parts} == {5000 // clients}
 
 
-def test_a_split_is_repeated_by_its_seed_and_another_for_another():
+def test_the_seed_determines_the_split():
     one, again, other = (Dirichlet(0.3, "image_by_image").assign(LABELS, 10, 20, seed=s).train for s in (4, 4, 5))
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_client_is_tested_by_the_shares_of_its_training_images():
+def test_test_classes_follow_the_shares_of_training_images():
     images = torch.zeros(2000, 1, 2, 2, dtype=torch.uint8)
     source = Source("S", images[:1000], torch.arange(1000) % 10, 10, images, torch.arange(2000) % 10)
     assignment = Dirichlet(0.1, "image_by_image").divide(source, 10, seed=0)
@@ -113,5 +113,5 @@ def test_a_client_is_tested_by_the_shares_of_its_training_images():
         assert counts.tolist() == [-(-100 * n // have.sum()) for n in have]  # rounded up; none of a class it has not
 
 
-def test_the_word_for_the_banner():
+def test_the_banner_names_the_method():
     assert Dirichlet(0.5, "image_by_image").describe() == "Dirichlet(0.5, image by image)"

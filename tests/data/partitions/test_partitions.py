@@ -111,21 +111,21 @@ def test_any_valid_numbers_give_disjoint_nonempty_parts(partition, num_clients, 
 
 
 @pytest.mark.parametrize("partition", EVERYTHING, ids=names)
-def test_partitions_that_promise_it_give_away_every_image(partition):
+def test_partitions_that_promise_it_assign_every_image(partition):
     source = source_of(np.arange(503) % 10, 10, 4)
     together = np.concatenate(partition.divide(source, 12, seed=3).train)
     np.testing.assert_array_equal(np.sort(together), np.arange(503))
 
 
 @pytest.mark.parametrize("partition", ALL, ids=names)
-def test_the_same_seed_gives_the_same_parts_and_another_seed_gives_others(partition):
+def test_the_seed_determines_the_parts(partition):
     once, again, other = (partition.divide(TWELVE, 12, seed).train for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(once, other, strict=True))
 
 
 @pytest.mark.parametrize("partition", ALL, ids=names)
-def test_the_global_generator_of_numpy_is_neither_read_nor_moved(partition):
+def test_partitions_do_not_use_numpys_global_generator(partition):
     np.random.seed(0)
     before = np.random.get_state()[1].copy()
     first = partition.divide(TWELVE, 12, seed=0)

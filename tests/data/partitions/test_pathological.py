@@ -12,7 +12,7 @@ def counts_of(parts, labels=LABELS):
 
 
 @pytest.mark.parametrize(("classes", "clients"), [(1, 10), (2, 100), (2, 7), (3, 20), (5, 100), (10, 4)])
-def test_every_client_has_that_many_classes_and_all_have_equal_sizes(classes, clients):
+def test_every_client_has_the_given_classes_and_equal_size(classes, clients):
     assignment = Pathological(classes).assign(LABELS, 10, clients, seed=0)
     counts = counts_of(assignment.train)
     assert ((counts > 0).sum(1) == classes).all()
@@ -20,7 +20,7 @@ def test_every_client_has_that_many_classes_and_all_have_equal_sizes(classes, cl
     np.testing.assert_array_equal(assignment.prior, (counts > 0) / classes)
 
 
-def test_where_the_numbers_divide_nothing_is_left_out_and_a_client_has_equally_many_of_each_class():
+def test_divisible_numbers_give_equal_counts_of_each_held_class():
     counts = counts_of(Pathological(2).assign(LABELS, 10, 100, seed=0).train)
     assert counts.sum() == 5000
     assert set(counts[counts > 0]) == {25}
@@ -31,13 +31,13 @@ def test_classes_are_held_equally_often():
     assert holders.max() - holders.min() <= 1
 
 
-def test_all_pairs_of_classes_occur_over_many_clients():
+def test_all_pairs_of_classes_occur_among_many_clients():
     counts = counts_of(Pathological(2).assign(np.arange(50_000) % 10, 10, 2000, seed=0).train, np.arange(50_000) % 10)
     pairs = {tuple(np.flatnonzero(row)) for row in counts}
     assert len(pairs) == 45
 
 
-def test_with_alpha_sizes_differ_and_every_holder_has_ten_of_each_of_its_classes():
+def test_alpha_varies_sizes_and_keeps_ten_images_per_class():
     assignment = Pathological(3, alpha=0.5).assign(LABELS, 10, 20, seed=0)
     counts = counts_of(assignment.train)
     assert ((counts > 0).sum(1) == 3).all()
@@ -48,6 +48,6 @@ def test_with_alpha_sizes_differ_and_every_holder_has_ten_of_each_of_its_classes
     assert assignment.prior is None
 
 
-def test_more_classes_than_the_data_have_are_refused_with_both_numbers():
+def test_more_classes_than_the_data_are_refused_with_both_numbers():
     with pytest.raises(UserError, match="11 classes a client, but the data have 10"):
         Pathological(11).assign(LABELS, 10, 5, seed=0)

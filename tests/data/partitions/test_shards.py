@@ -20,7 +20,7 @@ def test_mcmahans_100_clients_have_two_shards_of_one_class_each():
     assert {len(classes) for classes in classes_of(parts)} == {1, 2}
 
 
-def test_how_many_clients_have_one_class_only_is_what_chance_says():
+def test_the_number_of_one_class_clients_matches_probability():
     # The second of 200 shards is one of the 19 left of the first one's class with probability 19 / 199.
     alone = np.mean(
         [[len(c) == 1 for c in classes_of(Shards(2).assign(LABELS, 10, 100, seed).train)] for seed in range(40)]
@@ -29,7 +29,7 @@ def test_how_many_clients_have_one_class_only_is_what_chance_says():
     assert abs(alone - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000)
 
 
-def test_a_shard_is_a_block_of_the_images_in_the_order_of_their_labels():
+def test_a_shard_is_a_block_of_images_sorted_by_label():
     # One shard a client: together they are the sorted data set, cut.
     parts = Shards(1).assign(LABELS, 10, 7, seed=5).train
     ends = sorted((LABELS[part].min(), LABELS[part].max()) for part in parts)
@@ -44,7 +44,7 @@ def test_within_a_label_the_order_is_random():
     assert np.diff(part).max() > 1
 
 
-def test_fl_fdms_general_setting_leaves_the_shards_that_nobody_draws_out():
+def test_fl_fdms_general_setting_leaves_undrawn_shards_out():
     labels = np.arange(50_000) % 10
     for partition, size in ((Shards(2, 200), 500), (Shards(1, 100), 500), (Shards(5, 500), 500)):
         parts = partition.assign(labels, 10, 20, seed=0).train
@@ -61,6 +61,6 @@ def test_fl_fdms_general_setting_leaves_the_shards_that_nobody_draws_out():
         (lambda: Shards(2, 7000).assign(LABELS, 10, 20, 0), r"Shards\(2 of 7000\).* cut into 7000; change shards"),
     ],
 )
-def test_shards_that_cannot_be_cut_or_drawn_are_refused_with_the_numbers(make, sentence):
+def test_impossible_shards_are_refused_with_the_numbers(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

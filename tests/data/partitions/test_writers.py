@@ -50,7 +50,7 @@ def drawn(kind=Letters, **options):
     return data
 
 
-def test_a_client_is_one_writer_with_all_that_it_wrote_and_is_tested_on_its_own_test_images():
+def test_a_client_has_all_images_of_one_writer():
     data = drawn()
     assert data.client_split.writers.tolist() == ["ann", "dee", "eve"]  # bob wrote little, cyd has no test image
     assert data.client_split.test_official
@@ -62,7 +62,7 @@ def test_a_client_is_one_writer_with_all_that_it_wrote_and_is_tested_on_its_own_
         assert test.tolist() == np.flatnonzero(data.source.test_writers == number).tolist()
 
 
-def test_where_the_test_set_is_by_others_a_quarter_of_ones_own_images_is_held_out():
+def test_foreign_test_sets_hold_out_a_quarter_of_own_images():
     data = drawn(LettersOfOthers, num_clients=4)
     assert data.client_split.writers.tolist() == ["ann", "cyd", "dee", "eve"]
     assert not data.client_split.test_official
@@ -71,12 +71,12 @@ def test_where_the_test_set_is_by_others_a_quarter_of_ones_own_images_is_held_ou
     assert len(data.clients.global_test) == sum(TESTS.values())
 
 
-def test_a_fraction_that_is_asked_for_comes_out_of_ones_own_images():
+def test_a_test_fraction_is_held_out_of_each_writers_images():
     assert drawn(test_fraction=0.5).clients.sizes("test").tolist() == [15, 20, 10]
     assert drawn(LettersOfOthers, num_clients=4, test_fraction=0).clients.sizes("train").tolist() == [30, 25, 40, 20]
 
 
-def test_writers_are_drawn_at_random_and_a_larger_number_of_clients_keeps_the_smaller_ones():
+def test_writers_are_drawn_at_random_and_more_clients_extend_them():
     seen = set()
     for seed in range(60):
         one, two = (set(drawn(num_clients=m, seed=seed).client_split.writers) for m in (1, 2))
@@ -85,7 +85,7 @@ def test_writers_are_drawn_at_random_and_a_larger_number_of_clients_keeps_the_sm
     assert seen == {"ann", "dee", "eve"}
 
 
-def test_a_client_that_keeps_some_classes_is_tested_on_these_only():
+def test_clients_with_some_classes_are_tested_on_these_only():
     data = drawn(partition=ByWriter(min_samples=8, classes=2), num_clients=3)
     chosen = []
     for train, test in zip(data.client_split.train, data.client_split.test, strict=True):
@@ -99,7 +99,7 @@ def test_a_client_that_keeps_some_classes_is_tested_on_these_only():
     assert len(set(chosen)) > 1
 
 
-def test_the_number_of_training_images_counts_after_classes_are_left_out():
+def test_the_minimum_of_images_applies_after_leaving_classes_out():
     with pytest.raises(UserError, match=r"ByWriter\(2 classes\): 3 clients, but only 0 of the 5 .* 20 .* of 2 classes"):
         drawn(partition=ByWriter(min_samples=20, classes=2))
 
@@ -120,6 +120,6 @@ def test_the_number_of_training_images_counts_after_classes_are_left_out():
         (lambda: Digits(partition=ByWriter()).setup(), "these data do not say whose each sample is; use data FEMNIST"),
     ],
 )
-def test_what_cannot_be_divided_by_writer_is_refused_with_the_numbers(make, sentence):
+def test_data_without_enough_writers_are_refused_with_the_numbers(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
