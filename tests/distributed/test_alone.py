@@ -167,7 +167,7 @@ SLEEPS = "in mine.py, line 32, in does"
         slow("Scoring", "fails", 0, 2, FAILS),
     ],
 )
-def test_one_that_ends_alone_ends_all_and_is_named(run, where, how, rank, code, sentence):
+def test_a_process_that_ends_alone_ends_all_and_is_named(run, where, how, rank, code, sentence):
     found, said, all_gone = run(where, how, rank)
     assert found == code
     assert len(said) == (sentence is not None)
@@ -186,7 +186,7 @@ def test_one_that_ends_alone_ends_all_and_is_named(run, where, how, rank, code, 
         slow("AfterARound", "sleeps", 0, f" (process 0 is {SLEEPS})"),
     ],
 )
-def test_one_that_is_stuck_is_waited_for_no_longer_than_was_asked_and_is_named(run, where, how, rank, place):
+def test_a_stuck_process_is_named_after_the_given_time(run, where, how, rank, place):
     code, said, all_gone = run(where, how, rank, "--trainer.process_timeout", "4")
     assert code == 2
     [sentence] = said
@@ -204,14 +204,14 @@ def test_a_first_process_that_lets_no_thread_run_is_killed(run):
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_one_that_stops_the_run_stops_it_for_all(run, tmp_path, rank):
+def test_a_stop_in_one_process_stops_all(run, tmp_path, rank):
     assert run("AfterARound", "stops", rank) == (0, [], True)
     [last] = tmp_path.glob("runs/*/*/checkpoints/last.ckpt")
     assert rounds_in(last) == 3
 
 
 @pytest.mark.parametrize("kind", ["sharded", pytest.param("full", marks=pytest.mark.slow)])
-def test_a_full_disk_of_the_first_one_ends_all(run, tmp_path, kind):
+def test_a_full_disk_of_the_first_process_ends_all(run, tmp_path, kind):
     code, said, all_gone = run("InARound", "has a full disk", 0, "--trainer.checkpoints", kind)
     assert code == 2
     [sentence] = said

@@ -113,7 +113,7 @@ def test_metrics_are_each_clients_own(same, engine, clients):
     ],
     ids=["metrics in a metric, loop", "metrics in a metric", "SyncBatchNorm", "data set", "monitor", "callback"],
 )
-def test_what_would_talk_across_processes_does_not(same, words):
+def test_metrics_and_callbacks_cause_no_exchange_between_processes(same, words):
     same("--data.num_clients", "9", "--trainer.cohorts", "3", *words)
 
 
@@ -171,5 +171,5 @@ def losing():
     return found
 
 
-def test_an_exchange_that_fails_says_whose_trouble_it_is(on_ranks):
+def test_a_failed_exchange_tells_a_timeout_from_a_lost_process(on_ranks):
     assert on_ranks(2, losing) == [["Overdue", "RuntimeError"]] * 2

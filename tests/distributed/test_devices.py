@@ -34,7 +34,7 @@ def fit(folder, words):
     return code, devices
 
 
-def test_two_processes_on_a_device_give_the_models_of_one_on_the_cpu(on_ranks, runs, tmp_path):
+def test_two_processes_on_a_device_equal_one_cpu_process(on_ranks, runs, tmp_path):
     words = ["--config", "afind", "--data.num_clients", "8", "--data.samples_per_client", "16"]
     words += ["--trainer.max_rounds", "2", "--trainer.cohorts", "2", "--trainer.precision", "64-true"]
     here, there = tmp_path / "here", tmp_path / "there"

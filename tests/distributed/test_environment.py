@@ -27,7 +27,7 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_
         ({**SLURM, "SLURM_NNODES": "a"}, "SLURM_NNODES=a is not"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_named_with_the_remedy(environment, sentence):
+def test_an_unusable_variable_is_named_with_the_remedy(environment, sentence):
     with pytest.raises(UserError) as caught:
         check_environment(environment)
     assert sentence in str(caught.value)
@@ -42,7 +42,7 @@ def test_a_variable_that_cannot_be_used_is_named_with_the_remedy(environment, se
         {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "interactive"},
     ],
 )
-def test_what_launchers_set_is_taken(environment):
+def test_variables_of_launchers_are_used(environment):
     check_environment(environment)
 
 
@@ -57,7 +57,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "4"}
         (1, 1, SLURM, "4 processes were started for a run of one"),
     ],
 )
-def test_processes_that_nobody_starts_and_a_run_many_times_over_are_refused(devices, nodes, environment, sentence):
+def test_processes_without_a_launcher_and_repeated_runs_are_refused(devices, nodes, environment, sentence):
     with pytest.raises(UserError) as caught:
         check_launch(devices, nodes, environment)
     assert sentence in str(caught.value)
@@ -76,13 +76,13 @@ def test_processes_that_nobody_starts_and_a_run_many_times_over_are_refused(devi
         (1, 1, {**SLURM, "SLURM_JOB_NAME": "bash"}),
     ],
 )
-def test_a_launch_that_fits_is_taken(devices, nodes, environment):
+def test_a_consistent_launch_is_accepted(devices, nodes, environment):
     check_launch(devices, nodes, environment)
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS"])
 @pytest.mark.parametrize("command", ["fit", "test"])
-def test_a_command_says_it_before_anything_else(monkeypatch, capsys, name, command):
+def test_a_command_checks_the_launch_first(monkeypatch, capsys, name, command):
     monkeypatch.setenv(name, "x")
     assert cli.run(command, ["--config", "afind"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -55,13 +55,13 @@ def test_a_process_that_was_killed_or_failed_is_named(child, code, how):
             look_for_the_others()
 
 
-def test_an_end_that_is_about_to_come_is_waited_for(child):
+def test_the_message_waits_for_a_process_about_to_end(child):
     child("import time; time.sleep(0.2); raise SystemExit(1)")
     assert launcher.lost_child() == ""
     assert launcher.lost_child(seconds=30) == "process 1 of the run has ended (exit code 1)"
 
 
-def test_nobody_waits_where_there_are_no_others(monkeypatch):
+def test_a_single_process_does_not_wait(monkeypatch):
     monkeypatch.setattr(launcher, "_children", [])
     monkeypatch.setattr(launcher.time, "sleep", lambda seconds: pytest.fail("waits"))
     assert launcher.lost_child(seconds=30) == ""
@@ -76,14 +76,14 @@ def test_another_process_knows_whether_the_first_one_is_there(launched):
     assert launcher.wait_for_the_first_to_leave()
 
 
-def test_torchruns_processes_are_not_launched_by_us(launched, monkeypatch):
+def test_processes_of_torchrun_are_not_launched_again(launched, monkeypatch):
     launched(1 << 22)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert not launcher.launched_by_another()
     assert launcher.lost_parent() == ""
 
 
-def test_the_watch_ends_a_process_that_does_not_leave_by_itself(monkeypatch):
+def test_the_watch_ends_a_process_that_does_not_exit(monkeypatch):
     slept, left, answers = [], [], iter(["", "", "process 1 has ended", "process 1 has ended"])
     monkeypatch.setattr(launcher.time, "sleep", slept.append)
     launcher.Watch(lambda: next(answers), left.append, grace=7.0).run()
@@ -101,7 +101,7 @@ def test_the_first_process_ends_with_the_others_and_a_sentence(child, monkeypatc
     assert hanging.wait() == -signal.SIGKILL
 
 
-def test_ctrl_c_ends_a_command_at_once_before_there_is_something_to_save():
+def test_ctrl_c_ends_a_command_before_anything_can_be_saved():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with launcher.EndAtOnce():
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_a_command_at_once_before_there_is_something_to_save():
 
 @pytest.mark.parametrize("command", ["fit", "validate", "test", "export"])
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["python", "ignored"])
-def test_ctrl_c_ends_a_command_at_once_while_it_loads_and_when_it_is_over(monkeypatch, command, handler):
+def test_ctrl_c_ends_a_command_while_loading_or_when_done(monkeypatch, command, handler):
     means = signal.SIG_DFL if handler is signal.default_int_handler else handler
     seen = []
     monkeypatch.setattr(
@@ -136,12 +136,12 @@ def test_ctrl_c_ends_a_command_at_once_while_it_loads_and_when_it_is_over(monkey
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_commands_load_nothing_before_they_hear_ctrl_c():
+def test_the_commands_handle_ctrl_c_before_loading_anything():
     code = "import sys, dfl_lightning.cli.main; print([name for name in ('torch', 'lightning') if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
-def test_a_sigterm_before_the_loop_listens_stops_the_run_before_its_first_round(small_run, monkeypatch):
+def test_an_early_sigterm_stops_the_run_before_round_0(small_run, monkeypatch):
     run = small_run(3)
     loop = run.trainer.fit_loop
     listen = loop._listen
@@ -164,7 +164,7 @@ class Handler(Callback):
         self.seen = signal.getsignal(signal.SIGTERM)
 
 
-def test_a_signal_that_comes_while_the_processes_agree_is_heard_in_the_next_round(small_run, monkeypatch):
+def test_a_signal_during_the_agreement_counts_next_round(small_run, monkeypatch):
     """The others have heard that nobody was asked to stop; who left alone would be missed."""
     run = small_run(4)
     run.fit()
@@ -220,12 +220,12 @@ def test_the_first_process_says_who_is_gone(command, child):
 @pytest.mark.parametrize(
     "error", [LostProcess(UNREACHABLE), UserError("no"), RunStopped(15, 2), RuntimeError("Connection reset by peer")]
 )
-def test_another_process_is_silent_where_the_first_one_speaks(command, launched, error):
+def test_another_process_is_silent_if_the_first_one_reports(command, launched, error):
     launched(os.getppid())
     assert command(error) == (0, "")
 
 
-def test_another_process_speaks_of_what_it_alone_has_met(command, launched):
+def test_another_process_reports_its_own_errors(command, launched):
     launched(os.getppid())
     sentence = "dfl-fit: process 1 of the run: there is no room\n"
     assert command(UserError("there is no room"), first_leaves=False) == (2, sentence)

@@ -13,7 +13,7 @@ from dfl_lightning.distributed.strategy import BACKENDS
     [("cpu", "gloo"), pytest.param("cuda", BACKENDS, marks=pytest.mark.gpu)],
     ids=["gloo", "nccl"],
 )
-def test_rows_and_numbers_travel_in_a_group_of_one_process(device, backends):
+def test_a_group_of_one_process_exchanges_rows_and_numbers(device, backends):
     more = {"device_id": torch.device("cuda", 0)} if device == "cuda" else {}
     dist.init_process_group(backends, store=dist.HashStore(), rank=0, world_size=1, **more)
     try:

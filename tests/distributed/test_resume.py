@@ -35,9 +35,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("saved_by", "kind", "counts"), [*QUICK, *WAYS])
-def test_any_number_of_processes_goes_on_where_any_number_stopped(
-    runs, tmp_path, uninterrupted, saved_by, kind, counts
-):
+def test_any_number_of_processes_resumes_any_checkpoint(runs, tmp_path, uninterrupted, saved_by, kind, counts):
     (tmp_path / "first").mkdir()
     words = [*WORDS, "--trainer.max_rounds", "2", "--trainer.checkpoints", kind]
     first = runs.fit(saved_by, tmp_path / "first", words)
@@ -130,7 +128,7 @@ def _resume(folder, words):
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
-def test_what_one_process_finds_damaged_all_refuse(copy_of, on_ranks, tmp_path, kind):
+def test_all_processes_refuse_what_one_finds_damaged(copy_of, on_ranks, tmp_path, kind):
     words = [*WORDS, "--trainer.checkpoints", kind]
     run = copy_of(kind)
     last = run / "checkpoints" / "last.ckpt"
@@ -153,7 +151,7 @@ def test_what_one_process_finds_damaged_all_refuse(copy_of, on_ranks, tmp_path, 
     assert {f: f.read_bytes() for f in run.rglob("*") if f.is_file()} == before
 
 
-def test_several_processes_write_into_a_run_that_nobody_else_writes(copy_of, on_ranks, tmp_path):
+def test_all_processes_refuse_a_locked_or_damaged_run(copy_of, on_ranks, tmp_path):
     run = copy_of("full")
     assert not (run / ".lock").exists()
     writer, words = FolderLock(), [*WORDS, "--trainer.max_rounds", "2"]

@@ -41,7 +41,7 @@ SYSTEMS = [
 
 
 @pytest.mark.parametrize(("config", "network", "counts"), [QUICK, *SYSTEMS])
-def test_the_systems_of_the_papers_are_the_same_in_any_number_of_processes(runs, tmp_path, config, network, counts):
+def test_systems_of_the_papers_do_not_depend_on_processes(runs, tmp_path, config, network, counts):
     cnn, sparse = CNN if network == "cnn" else [], SPARSE if config == "dpfl" else []
     rows, _, checkpoint = check(runs, tmp_path, counts, ["--config", config, *SMALL, *cnn, *FIVE, *sparse])
     assert len(rows) == 3
@@ -118,11 +118,11 @@ OTHERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
-def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(runs, tmp_path, words):
+def test_all_other_callbacks_give_equal_results_in_3_processes(runs, tmp_path, words):
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
 
 
-def test_every_shipped_config_is_run_in_several_processes(request):
+def test_every_shipped_config_is_tested_in_several_processes(request):
     """Here, at least in the slow tests: a new one is a case above."""
     shipped = {file.stem for file in (request.config.rootpath / "configs").glob("*.yaml")}
     ran = {parameter.values[0] for parameter in SYSTEMS} | {
@@ -151,7 +151,7 @@ def test_all_tasks_are_the_same_in_several_processes(runs, tmp_path, config, cou
     assert float(rows[1]["test_loss"]) < float(rows[0]["test_loss"])
 
 
-def test_what_optimizers_remember_is_the_same_in_any_number_of_processes(runs, tmp_path):
+def test_optimizer_states_do_not_depend_on_processes(runs, tmp_path):
     adam = ["--model.optimizer", "Adam", "--model.optimizer.lr", "0.01", "--model.keep_optimizer", "true"]
     words = ["--config", "gossip", "--dropout", "Bernoulli", *SMALL, *FIVE, *adam]
     _, _, checkpoint = check(runs, tmp_path, (1, 2), words)
@@ -173,12 +173,12 @@ COUNTS = pytest.mark.parametrize("counts", [(1, 3), pytest.param((1, 2), marks=p
 
 @COUNTS
 @pytest.mark.parametrize("config", ["afind", "fdms"])
-def test_what_is_sent_is_the_same_in_any_number_of_processes(runs, tmp_path, config, counts):
+def test_messages_do_not_depend_on_processes(runs, tmp_path, config, counts):
     _, _, checkpoint = check(runs, tmp_path, counts, ["--config", config, *SMALL, *FIVE, *OUTGOING])
     assert checkpoint["state_dict"]["bank.rows.residual"].any()
 
 
-def test_what_is_kept_for_the_next_message_is_gone_on_from_by_any_number_of_processes(runs, tmp_path):
+def test_kept_messages_resume_with_any_number_of_processes(runs, tmp_path):
     words = ["--config", "afind", *SMALL, *FIVE, *OUTGOING]
     whole = check(runs, tmp_path, (1,), words)
     for saved_by, count in ((1, 2), (2, 1)):
@@ -194,7 +194,7 @@ def test_what_is_kept_for_the_next_message_is_gone_on_from_by_any_number_of_proc
 
 @COUNTS
 @pytest.mark.parametrize("config", ["gossip", "fedavg"])
-def test_what_is_reduced_column_by_column_is_the_same_in_any_number_of_processes(runs, tmp_path, config, counts):
+def test_columnwise_reductions_do_not_depend_on_processes(runs, tmp_path, config, counts):
     attack = ["--outgoing", "SignFlip", "--outgoing.fraction", "0.2"]
     robust = ["--aggregation", "TrimmedMean", "--aggregation.trim", "0.2"]
     check(runs, tmp_path, counts, ["--config", config, *SMALL, *FIVE, *attack, *robust])

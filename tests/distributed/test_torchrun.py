@@ -111,7 +111,7 @@ def test_two_machines_make_the_same_run_as_one_process(machines, runs, uninterru
     ],
     ids=["SIGKILL of the first", "SIGKILL of the other", "SIGTERM to the other", "Ctrl-C to the first"],
 )
-def test_what_ends_one_machines_process_ends_the_other_and_the_run_goes_on(
+def test_a_failure_ends_both_machines_and_the_run_resumes(
     machines, runs, uninterrupted, tmp_path, number, machine, sentence
 ):
     run = machines()

@@ -255,7 +255,7 @@ def failing(count, how):
     return caught, ranks.stopped_together, ranks.total(1)
 
 
-def test_what_fails_in_one_process_fails_in_all_at_the_same_place(on_ranks):
+def test_an_error_in_one_process_is_raised_in_all(on_ranks):
     found = on_ranks(3, failing, 3, "error")
     assert [caught[0] for caught, _, _ in found] == ["FailedElsewhere", "ValueError", "FailedElsewhere"]
     sentence = found[0][0][1]
@@ -285,7 +285,7 @@ def agreeing(count, rank_asked):
         return said, stop.signum
 
 
-def test_processes_agree_on_a_stop_and_notice_that_they_differ(on_ranks):
+def test_processes_agree_on_a_stop_and_detect_differences(on_ranks):
     for said, signum in on_ranks(2, agreeing, 2, 1):
         assert said == "the processes of the run start at different places (round [0, 1]); start them alike"
         assert signum == 15
