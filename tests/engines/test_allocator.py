@@ -51,7 +51,7 @@ def test_the_users_own_settings_stay() -> None:
     assert later > first / 2  # everything was given back, and is asked for again
 
 
-def test_an_engine_asks_for_it(federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_sets_the_allocator_up(federation, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("dfl_lightning.engines.engine.keep_freed_memory", lambda: asked.append("once"))
     federation()

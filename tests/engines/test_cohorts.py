@@ -39,14 +39,14 @@ def test_equal_clients_make_equal_cohorts_in_multiples_of_eight(clients, widest)
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_no_cohort_has_much_more_than_its_share_of_the_steps():
+def test_cohorts_share_the_steps_evenly():
     steps = [round(20 * math.exp(0.9 * math.sin(37 * i))) for i in range(100)]
     shares = [sum(steps[i] for i in cohort) / sum(steps) for cohort in plan_cohorts(steps, 1, 100)]
     assert len(shares) == 8
     assert max(shares) < 1.2 / 8
 
 
-def test_blocks_that_are_not_worth_their_overhead_are_not_cut():
+def test_blocks_below_their_overhead_are_not_divided():
     assert len(plan_cohorts([5] * 24, narrowest=17, widest=100)) == 2  # two, for two threads
     assert len(plan_cohorts([5] * 100, narrowest=20, widest=100)) == 4
     assert len(plan_cohorts([5] * 100, narrowest=12, widest=100)) == 8

@@ -80,7 +80,7 @@ def test_all_permutations_are_equally_likely(several, samples):
 
 
 @pytest.mark.parametrize("several", SEVERAL)
-def test_each_place_of_a_long_order_is_any_sample_equally_likely(several):
+def test_every_position_has_each_sample_equally_often(several):
     orders = SEVERAL[several](40)
     for place in (0, 1, 20, 39):
         assert stats.chisquare(np.bincount(orders[:, place], minlength=40)).pvalue > LIKELY
@@ -98,7 +98,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_orders_tell_nothing_of_each_other(pair):
+def test_orders_are_independent_of_each_other(pair):
     """All pairs of permutations of 4 are equally likely, and ranks in longer ones are uncorrelated."""
     a, b = PAIRS[pair](4)
     table = np.bincount(24 * numbered(a) + numbered(b), minlength=576).reshape(24, 24)

@@ -38,7 +38,7 @@ def test_whole_channels_are_zeroed(layer, shape):
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout, nn.Dropout2d])
-def test_nothing_is_dropped_in_evaluation_or_with_p_0_and_everything_with_p_1(layer):
+def test_evaluation_and_p_0_drop_nothing_p_1_everything(layer):
     x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(layer(0.5))
     replace_dropout_layers(network)
@@ -123,7 +123,7 @@ def test_a_failing_trial_leaves_no_trace_either():
     assert int(network.norm.num_batches_tracked) == 0
 
 
-def test_masks_are_fair_whatever_the_client_the_layer_and_the_position():
+def test_masks_are_unbiased_for_client_layer_and_position():
     keys = torch.stack([mask_key(stream_seed(0, "masks", client)) for client in range(16)])
     kept = torch.stack([keep_mask(keys, call, (4096,), 0.5) for call in range(8)]).double()  # [calls, clients, entries]
     spread = 0.5 / 4096**0.5

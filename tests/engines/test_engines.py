@@ -143,7 +143,7 @@ def test_the_order_of_jobs_changes_no_bit(federation, kind):
 
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
-def test_the_company_of_jobs_changes_rounding_at_most(federation, kind, engine):
+def test_other_jobs_change_rounding_at_most(federation, kind, engine):
     f = federation(kind, sizes=tuple(range(5, 25)))
     f.engine.train(own(*range(20)), f.training(epochs=1))
     everybody = f.bank.rows("trained").clone()
@@ -158,7 +158,7 @@ def test_the_company_of_jobs_changes_rounding_at_most(federation, kind, engine):
             close(some[i], everybody[i])
 
 
-def test_a_rehearsal_gives_the_rows_that_training_would_and_keeps_nothing(federation):
+def test_a_rehearsal_gives_trained_rows_without_changing_the_bank(federation):
     f, other = federation(), federation()
     f.engine.train(own(0), f.training())
     models, trained = f.bank.rows("models").clone(), f.bank.rows("trained").clone()
@@ -180,7 +180,7 @@ def test_losses_come_in_the_order_of_the_jobs(federation):
     assert result.losses.tolist() == pytest.approx(alone, rel=1e-10)
 
 
-def test_purpose_and_round_name_the_draws(federation):
+def test_purpose_and_round_determine_the_draws(federation):
     f = federation("dropout")
     rows = {}
     for purpose, round_ in (("local", 3), ("local", 4), ("finetune", 3)):
@@ -219,7 +219,7 @@ def test_augmentation_draws_from_the_jobs_own_stream(federation, naive, make_dat
 
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
-def test_results_depend_neither_on_threads_nor_on_global_generators_and_leave_both_alone(federation, kind):
+def test_results_do_not_depend_on_threads_or_global_generators(federation, kind):
     found = []
     for count, seed in ((1, 0), (2, 1)):
         with threads(count):
@@ -240,7 +240,7 @@ def test_results_depend_neither_on_threads_nor_on_global_generators_and_leave_bo
         assert torch.equal(one, two)
 
 
-def test_training_can_start_from_the_servers_model_with_ones_own_head(federation, naive):
+def test_training_can_start_from_the_servers_model_with_personal_heads(federation, naive):
     f = federation(servers=1, shared=["0.*"])
     server_with_my_head = f.bank.rows("models")[1].clone()
     server_with_my_head[:35] = f.bank.rows("models")[3, :35]  # layer 0: 6 * 5 weights and 5 biases
@@ -279,7 +279,7 @@ def test_zero_epochs_train_nothing_and_have_no_loss(federation):
     assert result.finite.all()
 
 
-def test_no_jobs_leave_everybody_where_they_were(federation):
+def test_training_without_jobs_changes_nothing(federation):
     f = federation()
     result = f.engine.train(References.rows("models", torch.zeros(0, dtype=torch.long)), f.training())
     assert len(result.losses) == 0
@@ -357,7 +357,7 @@ def test_without_personal_epochs_only_the_shared_parameters_move(federation):
     assert result.samples.tolist() == [9]
 
 
-def test_without_shared_epochs_the_loss_is_that_of_the_personal_phase(federation):
+def test_without_shared_epochs_the_personal_loss_is_returned(federation):
     f = federation(shared=["0.*"], objective=Plain(personal_epochs=3))
     before = f.bank.rows("models")[0]
     result = f.engine.train(own(0), f.training(epochs=0))
@@ -390,7 +390,7 @@ def test_frozen_parameters_never_move_not_even_by_weight_decay(federation, make_
 
 @pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
 @pytest.mark.parametrize("name", ["momentum", "adamw"])
-def test_what_the_loss_does_not_depend_on_stays_as_by_torchs_optimizers(federation, make_network, naive, name, kind):
+def test_unused_parameters_stay_as_with_torchs_optimizers(federation, make_network, naive, name, kind):
     """Also with clipping, and where clients with batches of different lengths go one after the other."""
     network = nn.Sequential(*make_network(kind), Idle())
     optimizer, options = OPTIMIZERS[name]
@@ -402,7 +402,7 @@ def test_what_the_loss_does_not_depend_on_stays_as_by_torchs_optimizers(federati
     assert torch.equal(*(f.bank.rows(rows)[:, idle.start : idle.stop] for rows in ("trained", "models")))
 
 
-def test_zeros_into_which_a_rule_writes_are_a_gradient(federation, make_network, naive):
+def test_zero_gradients_that_an_objective_changes_are_applied(federation, make_network, naive):
     class Drawn(Objective):
         """Adds to every gradient what pulls parameters to 1."""
 
@@ -513,7 +513,7 @@ def test_gradients_are_those_of_the_mean_loss_over_all_data(federation, naive):
         f.bank.rows("trained")
 
 
-def test_a_single_batch_gives_the_gradient_of_the_first_batch_of_local_training(federation, naive):
+def test_single_batch_gradients_are_those_of_the_first_batch(federation, naive):
     f = federation()
     before = f.bank.rows("models")[2].clone()
     found = f.engine.gradients(own(2), f.training(gradients=True, batches=1))[2]
@@ -561,7 +561,7 @@ def test_evaluation_equals_a_plain_module_in_evaluation_mode(federation, naive, 
     assert found.losses.dtype == torch.float64
 
 
-def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(federation, naive, monkeypatch):
+def test_evaluation_in_several_passes_weighs_them_by_size(federation, naive, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.loop.scratch.EVALUATION_BATCH", 5)
     monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.EVALUATION_BATCH", 5)
     f = federation()
@@ -572,7 +572,7 @@ def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(fede
     assert float(found.metrics["acc"]) == pytest.approx(accuracy, rel=1e-12)
 
 
-def test_anothers_model_on_ones_data_is_completed_by_ones_own_head(federation, naive):
+def test_another_clients_model_is_completed_by_the_owners_head(federation, naive):
     f = federation(shared=["0.*"])
     f.engine.train(own(0, 1, 2), f.training())
     trained = f.bank.rows("trained")
@@ -619,7 +619,7 @@ def test_owner_minus_one_means_the_global_test_set(federation, naive):
     assert float(found.losses[1]) == float(f.engine.evaluate(own(0), "test").losses)
 
 
-def test_the_global_test_set_cannot_complete_a_model_with_personal_parameters(federation):
+def test_the_global_test_set_refuses_models_with_personal_parameters(federation):
     f = federation(shared=["0.*"])
     with pytest.raises(ValueError, match="needs an owner"):
         f.engine.evaluate(References.rows("models", torch.tensor([0]), owners=torch.tensor([-1])), "test")
@@ -660,7 +660,7 @@ def test_the_configured_network_itself_is_never_touched(federation, make_network
 
 # --- quarantine -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_job_that_diverges_leaves_the_former_row(federation, make_data, poison):
+def test_a_diverged_job_keeps_the_former_row(federation, make_data, poison):
     data = make_data()
     data.images[data.train[1][0]] = poison
     f = federation(data=data)

@@ -80,7 +80,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="starts a process for each setting by forking")
-def test_both_are_set_and_the_users_own_settings_come_back():
+def test_both_settings_are_set_and_restored():
     known = hasattr(torch.backends, "fp32_precision")  # since torch 2.9
     users = [user for user in USERS if known or "fp32_precision" not in user]
     script = SCRIPT.replace("SETTINGS", repr(SETTINGS)).replace("USERS", repr(users))
@@ -104,7 +104,7 @@ class Watching(nn.Module):
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("32", False), ("tf32", True), ("bf16-mixed", False)])
-def test_a_run_and_what_follows_it_have_the_precision_that_was_asked_for(small_run, precision, expected, monkeypatch):
+def test_a_run_and_its_evaluations_have_the_given_precision(small_run, precision, expected, monkeypatch):
     monkeypatch.setattr(Watching, "seen", [])
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     run = small_run(
@@ -132,7 +132,7 @@ def test_settings_come_back_when_a_run_fails(small_run):
 
 
 @pytest.mark.cpu_bits
-def test_tf32_on_a_cpu_is_the_same_as_32_and_a_note_says_so(small_run):
+def test_tf32_on_a_cpu_equals_32_with_a_note(small_run):
     runs = [small_run(rounds=1, precision=precision) for precision in ("32", "tf32")]
     for run in runs:
         run.fit()
@@ -142,7 +142,7 @@ def test_tf32_on_a_cpu_is_the_same_as_32_and_a_note_says_so(small_run):
 
 
 @pytest.mark.gpu
-def test_both_have_this_precision_on_a_gpu():
+def test_both_settings_have_the_given_precision_on_a_gpu():
     """Of float32 numbers whose exact results are known from float64; TensorFloat32 has 10 bits behind the point."""
     g = torch.Generator().manual_seed(0)
     images, kernels = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((8, 64, 16, 16), (64, 64, 3, 3)))

@@ -30,7 +30,7 @@ def run_of(small_run, engine, batch_size, rounds=2, **options):
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("batch_size", ["full", 1_000_000])
-def test_it_is_gradient_descent_on_all_data_of_a_client(small_run, engine, batch_size):
+def test_full_batches_are_gradient_descent_on_all_data(small_run, engine, batch_size):
     run = run_of(small_run, engine, batch_size).fit()
     data, network = run.module.data.to("cpu"), copy.deepcopy(run.module.network).double()
     sizes = data.sizes("train").tolist()
@@ -52,7 +52,7 @@ def test_it_is_gradient_descent_on_all_data_of_a_client(small_run, engine, batch
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_an_engine_makes_room_for_no_more_than_the_largest_client_has(small_run, engine):
+def test_the_batch_size_is_capped_at_the_largest_client(small_run, engine):
     run = run_of(small_run, engine, "full").fit()
     largest = int(run.module.data.sizes("train").max())
     for batch_size in (largest, 1_000_000):
@@ -67,7 +67,7 @@ def test_a_batch_within_the_clients_data_stays_as_it_is(small_run):
     assert run.module.batch_size == 7
 
 
-def test_a_printed_config_has_the_word_and_a_run_from_it_says_how_many_steps_that_is(tmp_path, monkeypatch, capsys):
+def test_a_printed_config_keeps_batch_size_full(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     few = ["--data.num_clients", "8", "--data.samples_per_client", "20", "--model.local_epochs", "3"]
     assert cli.run("fit", ["--config", "afind", *few, "--model.batch_size", "full", "--print_config"]) == 0

@@ -121,7 +121,7 @@ def test_gradients_of_volumes(norm):
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (3, 2, 1, 4), (1, 2, 3, 1, 4)])
-def test_strides_are_those_that_torch_gives_and_the_numbers_stay_where_they_are(shape):
+def test_strides_match_torchs_without_moving_numbers(shape):
     last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     usual = [torch.empty(shape).stride(), torch.empty(shape).contiguous(memory_format=last).stride()]
     for x in layouts(numbers(*shape)):
@@ -143,7 +143,7 @@ def test_what_follows_may_write_into_the_output():
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_example_of_the_page_is_right_here(capsys):
+def test_the_example_of_the_page_is_correct(capsys):
     page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     with NormRisk.SINGLE.guard(1):
@@ -258,7 +258,7 @@ def written(norm):
 
 @pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.parametrize("norm", NORMS)
-def test_clients_with_a_batch_of_one_train_as_by_the_formula(federation, make_data, norm, behind, engine):
+def test_batches_of_one_sample_train_as_the_formula(federation, make_data, norm, behind, engine):
     """Clients of 1, 5 and 9 images: in batches of 4, each has a batch of one."""
     data = make_data((1, 5, 9), (1, 6, 6))
     make = NORMS[norm]
@@ -292,7 +292,7 @@ def checkpointed(net, x):
 
 
 @pytest.mark.parametrize("kind", ["a user's own class", "a function", "a function in a checkpoint"])
-def test_the_loop_engine_mends_what_only_it_can_train(federation, make_data, kind):
+def test_the_loop_engine_corrects_norms_that_it_alone_trains(federation, make_data, kind):
     def net(norm):
         made = Net(norm if "checkpoint" not in kind else nn.Identity(), sequence)
         if "checkpoint" in kind:
@@ -328,7 +328,7 @@ def test_norms_are_looked_for_before_training():
     assert risk(unused) is NormRisk.SINGLE
 
 
-def test_nobody_watches_batches_of_several_samples(federation, make_data, monkeypatch):
+def test_batches_of_several_samples_are_not_watched(federation, make_data, monkeypatch):
     """Which modes see the calls of torch in the passes of training, by size of the batch."""
     seen = {}
 

@@ -36,14 +36,14 @@ NET = network((2, 3), (3,), ())
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_optimizers_that_act_on_every_number_by_itself_need_no_trial(name):
+def test_elementwise_optimizers_need_no_trial(name):
     kind = getattr(torch.optim, name)
     assert ClientOptimizer(functools.partial(kind, lr=0.1), NET).elementwise
     assert not ClientOptimizer(type("Mine", (kind,), {}), NET).elementwise
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_they_do_update_numbers_side_by_side_as_they_would_alone(name):
+def test_elementwise_optimizers_update_numbers_together_as_alone(name):
     kind = functools.partial(getattr(torch.optim, name), lr=0.1)
     start, grads = torch.tensor([[0.5, -2.0], [3.0, 0.1]]), torch.tensor([[1.0, -1e3], [1e-3, 2.0]])
 
@@ -81,7 +81,7 @@ def test_a_known_optimizer_that_was_changed_needs_a_trial():
     [(Own, NET), (torch.optim.Adafactor, NET), (torch.optim.Muon, network((2, 3), (3, 4))), (torch.optim.Adam, NET)],
     ids=["own", "Adafactor", "Muon", "Adam"],
 )
-def test_what_takes_steps_from_gradients_alone_is_taken(factory, net):
+def test_optimizers_that_need_only_gradients_are_accepted(factory, net):
     optimizer = ClientOptimizer(factory, net)
     before = torch.get_rng_state()
     optimizer.check([[0, 1], [1]])
@@ -139,7 +139,7 @@ def test_groups_are_those_of_the_plain_parameters():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad, Own], ids=["SGD", "Adagrad", "own"])
-def test_they_hold_for_other_tensors_in_their_place(kind):
+def test_groups_apply_to_stacked_tensors(kind):
     net = network((2, 3), (3,), (), (4, 1))
     optimizer = ClientOptimizer(functools.partial(by_dimensions, kind=kind), net)
     stacked = [nn.Parameter(torch.zeros(2, *p.shape)) for p in net.parameters()]
@@ -174,7 +174,7 @@ class Early(torch.optim.Adagrad):
     """Makes its state when it is made."""
 
 
-def test_a_state_that_exists_before_the_first_step_is_not_carried_over():
+def test_a_state_made_before_the_first_step_is_refused():
     optimizer = ClientOptimizer(functools.partial(by_dimensions, kind=Early), NET)
     optimizer.make([nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(3))], [0, 1], optimizer.hyperparameters)
     stacked = [nn.Parameter(torch.zeros(2, *p.shape)) for p in NET.parameters()]
@@ -188,7 +188,7 @@ def test_parameters_that_the_factory_leaves_out_stay_out():
     assert groups_of(optimizer.make([nn.Parameter(torch.zeros(3))], [1], ({"lr": 1.0},)))[0][0] == []
 
 
-def test_a_rate_that_is_a_tensor_is_a_number_to_schedules():
+def test_schedules_read_a_tensor_rate_as_a_number():
     rate = torch.tensor(0.25)
     optimizer = ClientOptimizer(functools.partial(torch.optim.Adam, lr=rate), NET)
     assert optimizer.hyperparameters == ({"lr": 0.25},)
@@ -224,7 +224,7 @@ def test_a_rate_that_is_a_tensor_is_a_number_to_schedules():
     ],
     ids=lambda value: str(value).partition(" at 0x")[0],  # the same in every process
 )
-def test_the_fused_kernel_is_taken_where_nobody_chose_another(make, fused):
+def test_the_fused_kernel_is_the_default(make, fused):
     parameters = [nn.Parameter(p.detach().clone()) for p in NET.parameters()]
     asked = make(parameters)
     optimizer = ClientOptimizer(make, NET)

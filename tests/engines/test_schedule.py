@@ -61,7 +61,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_groups_of_a_round_are_those_that_torch_has_then(case):
+def test_groups_of_a_round_equal_torchs(case):
     optimizer, make = CASES[case]
     found = schedule(optimizer, make)
     own = ClientOptimizer(optimizer, NET).groups
@@ -87,7 +87,7 @@ def test_without_a_schedule_every_round_has_the_groups_own_rates():
     assert constant.check(10**9) == ()
 
 
-def test_the_stub_is_where_the_round_is():
+def test_the_stub_has_the_rates_of_the_round():
     """LearningRateMonitor reads it there."""
     found = schedule(by_dimensions, lambda o: schedules.ExponentialLR(o, 0.5))
     found.at(2)
@@ -108,7 +108,7 @@ class Writes(schedules.LRScheduler):
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
-def test_anything_that_a_group_has_can_be_scheduled_and_notes_of_the_schedule_are_left_out():
+def test_every_option_of_a_group_can_be_scheduled():
     found = schedule(MOMENTUM, lambda o: Writes(o, weight_decay=[0, 0.1, 0.2, 0.3], notes=[1, 2, 3, 4]))
     assert [found.at(round) for round in range(3)] == [
         ({"lr": 0.1},),
@@ -149,7 +149,7 @@ nan = float("nan")
     ],
     ids=lambda value: None if callable(value) else value[:40],
 )
-def test_what_would_end_in_the_middle_of_a_run_is_refused_before_it(make, sentence):
+def test_schedules_that_end_early_are_refused_before_the_run(make, sentence):
     with pytest.raises(UserError, match=sentence):
         schedule(MOMENTUM, make).check(9)
 
@@ -166,12 +166,12 @@ def test_a_schedule_may_end_with_the_run():
         schedule(MOMENTUM, make).check(6)
 
 
-def test_a_schedule_that_counts_over_several_of_its_kind_is_refused():
+def test_a_schedule_with_hidden_state_is_refused():
     count = itertools.count()
     with pytest.raises(UserError, match="must depend on the round alone"):
         schedule(MOMENTUM, lambda o: schedules.LambdaLR(o, lambda r: next(count) + 1.0)).check(3)
 
 
-def test_a_rate_that_is_no_number_is_refused_without_a_schedule_too():
+def test_a_nonfinite_rate_is_refused_without_a_schedule():
     with pytest.raises(UserError, match=r"^model\.optimizer SGD: 'lr' is nan in round 1"):
         schedule(functools.partial(torch.optim.SGD, lr=nan), None).check(0)

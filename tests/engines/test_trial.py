@@ -61,7 +61,7 @@ class Watchers(nn.Flatten):
 
 
 @pytest.mark.parametrize("choice", ["auto", "loop"])
-def test_nobody_watches_torchs_calls_in_a_trial(small_run, monkeypatch, choice):
+def test_torchs_calls_are_not_watched_in_a_trial(small_run, monkeypatch, choice):
     monkeypatch.setattr(Watchers, "seen", [])
     small_run(
         rounds=1, engine=choice, module={"network": nn.Sequential(Watchers(), nn.Linear(64, 8), nn.Linear(8, 10))}
@@ -200,7 +200,7 @@ def assigns_in_evaluation(self, x):
     return x + self.mean
 
 
-def test_what_an_evaluation_assigns_is_gone_after_it(federation):
+def test_assignments_in_an_evaluation_are_not_kept(federation):
     torch.manual_seed(0)
     f = federation(network=Net(assigns_in_evaluation, ["mean"]))
     before = f.bank.rows("models").clone()
@@ -210,7 +210,7 @@ def test_what_an_evaluation_assigns_is_gone_after_it(federation):
     assert torch.equal(f.bank.rows("models"), before)
 
 
-def test_a_buffer_that_is_assigned_stays_in_a_phase_that_does_not_train_it(federation, naive):
+def test_an_assigned_buffer_stays_in_a_phase_without_it(federation, naive):
     torch.manual_seed(0)
     network = Net(running, ["mean"])
     f = federation(network=network, shared=["body.*", "mean"], objective=Plain(personal_epochs=1))
@@ -262,7 +262,7 @@ class Centred(Net):
         super().__init__(lambda self, x: x - x[: x.shape[0] // 2].mean(0))
 
 
-def test_a_client_is_evaluated_in_one_batch_where_its_samples_meet(federation, naive, monkeypatch):
+def test_interacting_samples_are_evaluated_in_one_batch(federation, naive, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.loop.scratch.EVALUATION_BATCH", 4)
     torch.manual_seed(0)
     f = federation(network=Centred(), servers=1)
@@ -377,7 +377,7 @@ def test_scores_without_a_gradient_are_refused(federation):
         federation(network=Detached())
 
 
-def test_a_network_that_cannot_take_a_single_sample_is_refused_where_a_batch_has_one(federation):
+def test_networks_that_fail_on_single_samples_are_refused(federation):
     def squeezed(self, x):
         return (x.squeeze().unsqueeze(-1) * torch.ones(1)).squeeze(2)
 
@@ -426,7 +426,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_that_do_not_fit_are_refused_by_name(federation, name):
+def test_wrong_losses_are_refused_by_name(federation, name):
     loss, sentence = LOSSES[name]
     with pytest.raises(UserError, match=sentence):
         federation(loss=loss)

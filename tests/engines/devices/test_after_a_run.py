@@ -91,7 +91,7 @@ def everything(run):
 
 @pytest.mark.parametrize("inside", [True, False], ids=["in the run's surroundings", "elsewhere"])
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
-def test_all_verbs_after_a_fit(small_run, engine, inside):
+def test_all_verbs_work_after_a_fit(small_run, engine, inside):
     options = {"precision": "64-true", "rounds": 2, "engine": engine, "module": {"finetune_epochs": 1}}
     here = everything(small_run(**options).fit())
     run = small_run(**options)
@@ -156,7 +156,7 @@ def test_models_of_another_device_are_exported_alike(small_run, tmp_path, checkp
             torch.testing.assert_close(its[name], tensor, rtol=1e-6, atol=1e-7)
 
 
-def test_a_run_that_was_fitted_on_one_device_goes_on_on_another(small_run):
+def test_a_fitted_run_continues_on_another_device(small_run):
     here = small_run(rounds=4, precision="64-true").fit()
     moved = small_run(rounds=2, precision="64-true")
     with everything_on(DEVICE):

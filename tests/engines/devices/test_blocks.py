@@ -79,7 +79,7 @@ def test_few_columns_are_compared_in_little_memory():
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_a_round_in_which_nobody_hears_anybody_compares_nothing(centre):
+def test_a_round_without_links_compares_nothing(centre):
     rows = torch.randn(5, 7).to(DEVICE)
     found = similarity.compare_rows(
         lambda start, stop: rows[:, start:stop], 5, Links.empty(5), Columns(((0, 7),)), centre

@@ -35,7 +35,7 @@ KINDS = [torch.optim.Adam, torch.optim.RMSprop, torch.optim.ASGD, Own]
         for way in itertools.product(KINDS, ("stacked", "loop"))
     ],
 )
-def test_the_numbers_are_the_same_with_it_on_every_device(small_run, kind, engine):
+def test_capturable_does_not_change_the_numbers_on_any_device(small_run, kind, engine):
     plain = fit(small_run, kind, engine)
     here = fit(small_run, kind, engine, capturable=True)
     with everything_on(DEVICE):
@@ -46,7 +46,7 @@ def test_the_numbers_are_the_same_with_it_on_every_device(small_run, kind, engin
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, Own])
-def test_it_holds_on_a_gpu_only(kind):
+def test_capturable_is_set_on_a_gpu_only(kind):
     network = torch.nn.Linear(2, 2)
     optimizer = ClientOptimizer(functools.partial(kind, capturable=True), network)
     for device, expected in (("cpu", False), ("cuda", True)):

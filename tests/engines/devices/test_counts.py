@@ -152,7 +152,7 @@ def test_waits_do_not_grow_with_the_number_of_clients(counted, name):
     assert few == many
 
 
-def test_looking_words_up_waits_for_nothing(federation, count):
+def test_embedding_lookups_do_not_wait_for_the_device(federation, count):
     """A check that no word is another client's is part of the step."""
     table = nn.Embedding(5, 3)
     rule = MODULES[nn.Embedding]

@@ -28,7 +28,7 @@ def engine():
 
 
 @pytest.mark.parametrize("name", ORDERLESS)
-def test_the_pretended_device_notices_what_has_no_order_on_cuda(ordered, name):
+def test_the_pretended_device_refuses_nondeterministic_operations_of_cuda(ordered, name):
     torch.ones(3).long().to(DEVICE).cumsum(0)
     torch.ones(3).long().to(DEVICE).bincount()
     torch.ones(3).to(DEVICE).nanmedian()

@@ -82,7 +82,7 @@ def goes_on(small_run, run):
     torch.testing.assert_close(again.rows, small_run(ROUNDS, **SMALL).fit().rows, rtol=1e-4, atol=1e-6)
 
 
-def test_a_replay_that_fails_loses_its_round_only(recorded, small_run):
+def test_a_failed_replay_loses_its_round_only(recorded, small_run):
     def fail():
         raise RuntimeError(ILLEGAL)
 
@@ -93,7 +93,7 @@ def test_a_replay_that_fails_loses_its_round_only(recorded, small_run):
 
 
 @pytest.mark.parametrize("where", ["replay", pytest.param("evaluation", marks=pytest.mark.slow)])
-def test_a_gpu_that_fails_for_good_leaves_the_last_checkpoint_as_it_is(recorded, small_run, where):
+def test_a_permanently_failing_gpu_leaves_the_last_checkpoint_unchanged(recorded, small_run, where):
     """The fourth round is lost with it: nothing can be read from there any more."""
     broken = Broken()
 
@@ -117,7 +117,7 @@ def test_a_failure_in_the_first_round_leaves_nothing(recorded, tmp_path):
     assert not list(tmp_path.glob("run/*"))
 
 
-def test_memory_that_is_short_at_a_replay_has_its_own_sentence(recorded):
+def test_running_out_of_memory_in_a_replay_is_reported(recorded):
     def fail():
         raise RuntimeError("CUDA error: out of memory")
 
@@ -164,6 +164,6 @@ class Spoiling(Uniform):
         ([Spoiling], "Spoiling mixed a model that is not finite, for receiver 2"),
     ],
 )
-def test_who_sends_or_mixes_what_is_no_number_is_named(small_run, policies, sentence):
+def test_nonfinite_messages_and_models_are_reported_with_their_policy(small_run, policies, sentence):
     with everything_on(DEVICE), pytest.raises(UserError, match=sentence):
         small_run(1, policies=[Gossip(k=2), *(policy() for policy in policies)]).fit()

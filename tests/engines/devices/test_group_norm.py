@@ -57,7 +57,7 @@ def test_a_step_is_that_of_the_cpu(name):
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_a_norm_lays_no_activation_out_anew_and_waits_for_nothing(name):
+def test_a_norm_neither_copies_activations_nor_waits(name):
     _, count = step(NORMS[name], DEVICE)
     _, without = step(nn.Identity, DEVICE)
     assert {key: count.launches[key] for key in NEW_LAYOUT} == {key: without.launches[key] for key in NEW_LAYOUT}
@@ -74,7 +74,7 @@ def test_a_cpu_keeps_torchs_own_norm(name):
     assert "aten::native_group_norm" in names or "aten::native_batch_norm" in names
 
 
-def test_under_autocast_its_output_is_float32_as_torchs_own_is_on_a_gpu():
+def test_under_autocast_its_output_is_float32():
     reduced = torch.autocast(DEVICE.type, torch.bfloat16)
     x = torch.randn(BATCH, 4 * CLIENTS, 5, 5, generator=torch.Generator().manual_seed(0))
     for layer, expected in ((nn.GroupNorm(2, 4), torch.float32), (nn.InstanceNorm2d(4), torch.bfloat16)):
@@ -87,7 +87,7 @@ def test_under_autocast_its_output_is_float32_as_torchs_own_is_on_a_gpu():
         torch.testing.assert_close(found.float().cpu(), plain, rtol=1e-2, atol=1e-2)
 
 
-def test_a_step_under_autocast_is_that_of_float32_up_to_rounding():
+def test_a_step_under_autocast_is_close_to_float32():
     exact, _ = step(NORMS["groups"], CPU, torch.float32)
     found, count = step(NORMS["groups"], DEVICE, torch.float32, reduced=True)
     assert count.products == {torch.bfloat16}

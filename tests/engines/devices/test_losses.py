@@ -59,7 +59,7 @@ QUICK = ("weights of classes", "a method", "by mode")
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LOSSES])
-def test_a_loss_is_where_the_run_computes(small_run, name, engine):
+def test_a_loss_is_moved_to_the_runs_device(small_run, name, engine):
     here = results(small_run, LOSSES[name](), engine)
     with everything_on(DEVICE):
         there = results(small_run, LOSSES[name](), engine)
@@ -86,21 +86,21 @@ def test_a_loss_that_is_on_the_device_already_trains_there(small_run, name):
         small_run(rounds=1, module={"loss": loss}).fit()
 
 
-def test_a_loss_whose_tensors_nobody_can_find_is_refused_with_the_remedy(small_run):
+def test_a_loss_with_hidden_tensors_is_refused_with_the_remedy(small_run):
     weights = torch.linspace(1, 2, 10)
     run = small_run(rounds=1, module={"loss": lambda scores, labels: F.cross_entropy(scores, labels, weight=weights)})
     with everything_on(DEVICE), pytest.raises(UserError, match=r"on pretended:0; a module's buffers and a partial's"):
         run.fit()
 
 
-def test_a_loss_that_wants_to_be_trained_is_refused(small_run):
+def test_a_loss_with_trainable_parameters_is_refused(small_run):
     loss = Weighted()
     loss.offset.requires_grad_()
     with pytest.raises(UserError, match=r"model.loss Weighted has the parameter 'offset', which no optimizer would"):
         small_run(rounds=1, module={"loss": loss}).fit()
 
 
-def test_a_loss_is_in_training_mode_in_training_and_in_evaluation_mode_in_evaluations(federation, engine):
+def test_a_loss_follows_training_and_evaluation_mode(federation, engine):
     seen = []
 
     class Loss(nn.CrossEntropyLoss):

@@ -58,7 +58,7 @@ def there(federation):
         (None, 99, [1] * 7),
     ],
 )
-def test_there_are_as_few_cohorts_as_fit_and_as_many_as_are_asked_for(there, fitting, cohorts, widths):
+def test_cohorts_are_as_few_as_memory_and_options_allow(there, fitting, cohorts, widths):
     engine = there(fitting, cohorts=cohorts).engine
     assert [len(cohort) for cohort in engine.cohorts] == widths
     assert torch.cat(engine.cohorts).sort().values.tolist() == list(range(7))
@@ -79,7 +79,7 @@ def test_cohorts_change_no_draw(there):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_whose_clients_a_process_has_does_not_depend_on_their_cohorts(processes):
+def test_a_processs_clients_do_not_depend_on_cohorts(processes):
     steps = [5, 1, 3, 3, 8, 2, 2]
     owners = []
     for fewest in (None, 2, 4, 7, 20):
@@ -150,7 +150,7 @@ def kinds(run):
     return len(run.module.engine.cohorts), run.module.engine.details.get("unfolded")
 
 
-def test_a_run_keeps_its_cohorts_and_its_choice_where_it_is_resumed(small_run, watch, free):
+def test_a_resumed_run_keeps_its_cohorts_and_unfolded_layers(small_run, watch, free):
     with everything_on(DEVICE):
         free(1e9)
         first = convolutions(small_run, cohorts=2).fit()
@@ -168,7 +168,7 @@ def test_a_run_keeps_its_cohorts_and_its_choice_where_it_is_resumed(small_run, w
         assert watch.asked == 3
 
 
-def test_a_run_that_no_longer_fits_is_cut_finer_where_it_is_resumed(small_run, watch, free):
+def test_a_resumed_run_makes_smaller_cohorts_if_memory_shrank(small_run, watch, free):
     with everything_on(DEVICE):
         free(1e9)
         first = convolutions(small_run, cohorts=2).fit()
@@ -182,7 +182,7 @@ def test_a_run_that_no_longer_fits_is_cut_finer_where_it_is_resumed(small_run, w
     )
 
 
-def test_nothing_is_timed_where_nothing_can_be_chosen(small_run, watch, free):
+def test_nothing_is_timed_without_a_choice(small_run, watch, free):
     free(1e9)
     with everything_on(DEVICE):
         small_run(1).fit()  # a perceptron
@@ -207,7 +207,7 @@ def test_models_that_do_not_fit_are_refused(small_run, free):
         convolutions(small_run).fit()
 
 
-def test_a_cpu_keeps_nothing_of_the_kind(small_run):
+def test_cpu_checkpoints_do_not_store_engine_choices(small_run):
     run = convolutions(small_run).fit()
     about = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)["dfl_lightning"]
     assert "engine" not in about
@@ -243,7 +243,7 @@ def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
         assert "A long story" not in str(refused.value)
 
 
-def test_the_first_process_decides_for_all(there, watch):
+def test_the_first_process_chooses_for_all(there, watch):
     """Two processes one after the other: what the first one has found is what the second one is told."""
     told = []
 
@@ -288,7 +288,7 @@ class Record:
     ("error", "seconds"),
     [(None, 0.001), (RuntimeError("a number"), 0.001), (torch.OutOfMemoryError("too little"), float("inf"))],
 )
-def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
+def test_passes_are_timed_as_recorded_steps(there, monkeypatch, error, seconds):
     recorder = Record(error)
     watch = StepTimer(there(kind="batchnorm").engine._context, 7, recorder)
     monkeypatch.setattr(StepTimer, "_seconds", lambda self, run: run() or 0.001)
@@ -296,7 +296,7 @@ def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
     assert recorder.recorded == 1
 
 
-def test_clients_one_after_the_other_have_no_cohorts_to_make_smaller(federation):
+def test_the_loop_engine_suggests_no_smaller_cohorts(federation):
     sentence = federation(engine=LoopEngine).engine.out_of_memory(torch.OutOfMemoryError("too little"))
     assert "cohorts" not in sentence
     assert sentence.startswith("out of memory (too little); lower ")

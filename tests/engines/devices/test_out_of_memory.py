@@ -50,7 +50,7 @@ def test_a_trial_without_memory_says_nothing_about_the_network(kind, choice):
         assert found == chosen, place
 
 
-def test_words_of_a_shortage_are_passed_on(federation, monkeypatch):
+def test_the_message_of_an_allocator_is_passed_on(federation, monkeypatch):
     """Errors of CUDA's libraries have no type of their own."""
 
     def fails(*_):
@@ -85,7 +85,7 @@ def verbs(f):
 
 
 @pytest.mark.parametrize("kind", [StackedEngine, pytest.param(LoopEngine, marks=pytest.mark.slow)])
-def test_a_verb_that_fails_leaves_the_boundary_and_can_be_called_again(kind):
+def test_a_failed_verb_leaves_the_boundary_and_can_be_repeated(kind):
     """What fails a little later each time has first to get as far as before."""
     f = banks.make_federation(engine=kind, device=DEVICE, sets=("other",))
     with Scarce() as memory:
@@ -175,7 +175,7 @@ STAGES = ("StackedEngine.train_cohort", "Bank.apply_to_rows", "mix_rows", "DFLMo
 
 
 @pytest.mark.parametrize("stages", [STAGES[:1], pytest.param(STAGES[1:], marks=pytest.mark.slow)])
-def test_a_run_that_has_ended_goes_on_from_what_it_saved(resumed, stages):
+def test_a_failed_run_resumes_from_what_it_saved(resumed, stages):
     run = resumed("afind")
     for stage in stages:
         n = max(last for way, (_, last) in run.memory.ways.items() if any(line.endswith(stage) for line in way))
@@ -189,7 +189,7 @@ def test_a_run_that_has_ended_goes_on_from_what_it_saved(resumed, stages):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
-def test_a_run_goes_on_or_ends_in_one_sentence_wherever_memory_is_short_once(resumed, case):
+def test_a_run_survives_or_reports_a_single_memory_shortage(resumed, case):
     """On every way that leads to an allocation."""
     run = resumed(case)
     assert len(run.memory.ways) > 100
@@ -199,7 +199,7 @@ def test_a_run_goes_on_or_ends_in_one_sentence_wherever_memory_is_short_once(res
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
-def test_a_run_ends_in_one_sentence_where_memory_stays_short(resumed, case):
+def test_a_run_reports_a_lasting_memory_shortage(resumed, case):
     """At every place that allocates: what is done about the error, saving the run included, has no memory either."""
     run = resumed(case)
     for place, (first, _) in run.memory.places.items():

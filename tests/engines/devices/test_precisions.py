@@ -61,7 +61,7 @@ def compare(federation, make_data, name, engine, device, precision):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", ["MLP", "LeNet"])
-def test_a_shipped_network_on_the_cpu(federation, make_data, name, precision, engine):
+def test_shipped_networks_agree_with_float64_on_the_cpu(federation, make_data, name, precision, engine):
     compare(federation, make_data, name, engine, "cpu", precision)
 
 
@@ -69,5 +69,5 @@ def test_a_shipped_network_on_the_cpu(federation, make_data, name, precision, en
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_shipped_network_on_a_gpu(federation, make_data, name, precision, engine):
+def test_shipped_networks_agree_with_float64_on_a_gpu(federation, make_data, name, precision, engine):
     compare(federation, make_data, name, engine, "cuda", precision)

@@ -61,7 +61,7 @@ def cnn(make_data, federation):
     )
 
 
-def test_a_layer_without_float64_on_the_device_is_tried_out_in_float32_and_named(make_data, federation, unable):
+def test_layers_without_float64_are_tried_in_float32_and_named(make_data, federation, unable):
     unable(double_convolution)
     engine = cnn(make_data, federation).engine
     assert type(engine) is StackedEngine
@@ -71,7 +71,7 @@ def test_a_layer_without_float64_on_the_device_is_tried_out_in_float32_and_named
     )
 
 
-def test_a_layer_that_the_device_cannot_do_for_several_clients_is_named_as_the_reason(make_data, federation, unable):
+def test_layers_that_fail_for_several_clients_are_named(make_data, federation, unable):
     unable(grouped_convolution)
     engine = cnn(make_data, federation).engine
     assert type(engine) is LoopEngine
@@ -89,7 +89,7 @@ def test_a_layer_that_the_device_cannot_do_for_several_clients_is_named_as_the_r
     ],
     ids=["float64", "groups"],
 )  # fmt: skip
-def test_the_banner_says_so(small_run, unable, refused, note):
+def test_the_banner_names_what_the_device_lacks(small_run, unable, refused, note):
     unable(refused)
     run = small_run(rounds=0, module={"network": network(72, 10)})
     with everything_on(DEVICE):
@@ -97,7 +97,7 @@ def test_the_banner_says_so(small_run, unable, refused, note):
         assert any(re.match(note, line) for line in notes(run.trainer, run.module))
 
 
-def test_the_trial_in_float32_is_no_trial_of_tensorfloat32(make_data, federation, unable):
+def test_the_trial_in_float32_does_not_use_tensorfloat32(make_data, federation, unable):
     allowed = set()
 
     def watched(name, args):
@@ -149,7 +149,7 @@ class Largest(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [Codes, Bins, Largest])
-def test_nothing_is_looked_up_on_a_gpu_that_is_not_in_the_data(make_data, federation, kind):
+def test_trials_on_a_gpu_use_values_of_the_data_only(make_data, federation, kind):
     """Exaggerated inputs are for the CPU; what is found out is the same."""
     data = make_data((12, 8), shape=(5,))
     values = torch.rand(data.images.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -20,7 +20,7 @@ def batches_of(f, owner, epochs, size, round=3):
 
 
 @pytest.mark.parametrize("sizes", [(9, 8, 3, 1), (4, 4, 4), (13, 2, 0)], ids=str)
-def test_batches_are_the_named_draws_in_their_order(federation, sizes):
+def test_batches_follow_the_drawn_order_of_samples(federation, sizes):
     f = federation(sizes=sizes, batch_size=4)
     feed = Feed(f.engine._context, list(range(f.m)), f.training())
     feed.draw(Duration(2))
@@ -38,7 +38,7 @@ def test_batches_are_the_named_draws_in_their_order(federation, sizes):
     assert feed.waiting() == 0
 
 
-def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
+def test_a_client_with_fewer_batches_draws_more_epochs(federation):
     f = federation(sizes=(9, 3), batch_size=4)
     feed = Feed(f.engine._context, [0, 1], f.training())
     feed.draw(Duration(1))

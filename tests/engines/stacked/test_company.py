@@ -121,14 +121,14 @@ RULES = {"suppress_health_check": list(HealthCheck)}
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_who_is_sick_infects_nobody_in_its_cohort(federation, make_data, one_cohort, kind):
+def test_a_diverged_client_does_not_change_others_in_its_cohort(federation, make_data, one_cohort, kind):
     settings = {"optimizer": "Adam", "clip": CLIPS[1], "loss": "plain", "sizes": (7, 10, 2, 6)}
     for poison in (float("nan"), float("inf")):
         check(federation, make_data, 1, poison, kind=kind, **settings)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_no_optimizer_carries_it_over(federation, make_data, one_cohort, optimizer):
+def test_no_optimizer_passes_nonfinite_numbers_to_other_clients(federation, make_data, one_cohort, optimizer):
     settings = {"clip": CLIPS[2], "loss": "smoothed", "sizes": (7, 10, 2)}
     check(federation, make_data, 1, float("inf"), kind="perceptron", optimizer=optimizer, **settings)
 
@@ -136,5 +136,5 @@ def test_no_optimizer_carries_it_over(federation, make_data, one_cohort, optimiz
 @pytest.mark.slow
 @settings(max_examples=150, **RULES)
 @given(case=st.fixed_dictionaries(CASES))
-def test_who_is_sick_infects_nobody_whatever_the_cohort_does(federation, make_data, one_cohort, case):
+def test_a_diverged_client_does_not_change_others_in_any_cohort(federation, make_data, one_cohort, case):
     check(federation, make_data, **case)

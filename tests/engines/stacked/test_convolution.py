@@ -87,12 +87,12 @@ def test_colours_get_a_fourth_channel_where_that_is_faster(compare, processor, w
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_other_numbers_of_channels_do_not(compare, processor, widened, channels):
+def test_other_numbers_of_channels_are_not_padded(compare, processor, widened, channels):
     compare(nn.Sequential(nn.Conv2d(channels, 6, 3)), images(channels, 9, 8))
     assert not widened
 
 
-def test_neither_does_a_single_client_nor_an_evaluation(compare, stack, processor, widened):
+def test_a_single_client_and_an_evaluation_are_not_padded(compare, stack, processor, widened):
     network = nn.Sequential(nn.Conv2d(3, 6, 3))
     compare(network, images(3, 9, 8, clients=1))
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_a_difference_within_the_noise_changes_nothing():
     assert choose_unfolded(network, timer(network, {"0": -1.0, "1": -2.0, "2": 0.0})) == frozenset()
 
 
-def test_the_choice_starts_afresh():
+def test_choosing_again_starts_without_unfolded_layers():
     network = three_convolutions()
     network.unfolded = frozenset({"1"})
     assert choose_unfolded(network, timer(network, dict.fromkeys("012", 50.0))) == frozenset()
@@ -145,11 +145,11 @@ def test_the_choice_starts_afresh():
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_same_on_a_gpu(compare, shape):
+def test_unfolded_convolutions_agree_on_a_gpu(compare, shape):
     compare(nn.Sequential(nn.Conv2d(2, 3, **SHAPES[shape])), images(2, 9, 8), unfold={"0"}, device="cuda")
 
 
-def test_a_rule_may_be_called_by_itself():
+def test_the_rule_works_without_a_network():
     """The output has the clients side by side, as the next pooling wants them."""
     layer = nn.Conv2d(1, 2, 2)
     tensors = {"weight": torch.ones(3, 2, 1, 2, 2), "bias": torch.zeros(3, 2)}

@@ -51,7 +51,7 @@ def test_lenet_counted_by_hand(federation, make_data):
     ],
     ids=["sgd", "momentum", "adam", "amsgrad", "rmsprop", "centred rmsprop"],
 )
-def test_the_optimizers_numbers_for_each_number_of_a_model(federation, make_network, optimizer, states):
+def test_optimizer_states_are_counted_per_model_parameter(federation, make_network, optimizer, states):
     cost = federation(network=make_network("mlp"), optimizer=optimizer).engine.cost
     assert cost.states == states
     assert cost.columns == 6 * 5 + 5 + 5 * 3 + 3
@@ -59,7 +59,7 @@ def test_the_optimizers_numbers_for_each_number_of_a_model(federation, make_netw
     assert cost.bytes_per_client == 8 * (2 * 4 * activations + (2 + states) * cost.columns)  # float64, batches of 4
 
 
-def test_the_widest_cohort_fits_the_cache_and_the_narrowest_is_worth_its_overhead():
+def test_cohort_widths_respect_cache_and_overhead():
     cost = Cost(activations=1000, operations=10**6, calls=12, columns=10**4, states=1, batch_size=10, itemsize=4)
     assert cost.bytes_per_client == 4 * (2 * 10 * 1000 + 3 * 10**4) == 200_000
     assert cost.widest == 36e6 // 200_000 == 180

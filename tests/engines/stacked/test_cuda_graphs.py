@@ -116,7 +116,7 @@ def test_replayed_steps_give_the_numbers_of_ordinary_ones(federation, tape_recor
     assert tape_recorder.replayed > 3 * tape_recorder.recorded > 3
 
 
-def test_unequal_batches_that_meet_in_batch_norms_are_replayed(federation, tape_recorder):
+def test_unequal_batches_with_batch_norms_are_replayed(federation, tape_recorder):
     """With recordings of their own, so that those of whole batches stay as short as they are."""
     sizes = (42, 11, 35, 6, 38, 39, 14, 8)
     options = {"kind": "batchnorm", "sizes": sizes, "absent": ((),), "lrs": (LR,)}
@@ -135,7 +135,7 @@ def test_a_bucket_is_recorded_once_and_serves_all_rounds(federation, tape_record
     assert len({row.data_ptr() for row in engine.recordings.staging("models").parameters()}) == 4
 
 
-def test_who_is_done_keeps_its_row(federation, tape_recorder):
+def test_finished_clients_keep_their_rows_in_replays(federation, tape_recorder):
     """The clients between those who work and the bucket's size go through every replay."""
     _, found = rounds(federation, tape_recorder, absent=((),), lrs=(LR,), sizes=(4, 40, 40, 40))
     _, expected = rounds(federation, absent=((),), lrs=(LR,), sizes=(4, 40, 40, 40))
@@ -145,7 +145,7 @@ def test_who_is_done_keeps_its_row(federation, tape_recorder):
     same(found, rounds(federation, absent=((),), lrs=(LR,), sizes=(4, 8, *[40] * 6))[1])
 
 
-def test_a_model_that_diverges_spoils_nobody_in_a_later_round(federation, tape_recorder):
+def test_a_diverged_model_does_not_change_others_in_later_rounds(federation, tape_recorder):
     """In the memory that lies still, the last place holds what is left of a client who is away in the next round."""
     data = federation(sizes=SIZES).data
     data.images[data.train[7]] = float("inf")
@@ -205,7 +205,7 @@ def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recor
         (functools.partial(torch.optim.Adagrad, lr=77.0, initial_accumulator_value=0.5), 3),
     ],
 )
-def test_rounds_begin_with_a_replay_where_zeros_are_a_fresh_state(federation, tape_recorder, optimizer, eager):
+def test_optimizers_with_zero_states_start_with_a_replay(federation, tape_recorder, optimizer, eager):
     """An ordinary step beside the memory of the recorded ones would hold its activations twice."""
     options = {"optimizer": OPTIMIZERS.get(optimizer, optimizer) if isinstance(optimizer, str) else optimizer}
     _, found = rounds(federation, tape_recorder, absent=((), (1, 5), ()), **options)
@@ -292,7 +292,7 @@ def test_a_replay_that_fails_leaves_nothing_behind(federation, case, n):
     assert f.engine.recordings is not None
 
 
-def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federation, tape_recorder):
+def test_a_recording_follows_options_that_a_schedule_changes(federation, tape_recorder):
     """Where nobody knew before the run, as in one without end."""
     everybody = References.rows("models", torch.arange(len(SIZES)))
     rounds = [({"lr": LR},), ({"lr": LR, "momentum": 0.5},), ({"lr": LR},), ({"lr": LR, "momentum": 0.1},)]
@@ -308,7 +308,7 @@ def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federa
     same(found[tape_recorder], found[None])
 
 
-def test_groups_have_a_rate_each_in_a_recording(federation, tape_recorder):
+def test_parameter_groups_keep_separate_rates_in_a_recording(federation, tape_recorder):
     def factory(parameters):
         few = [p for p in parameters if p.ndim <= 1]
         return SGD([{"params": [p for p in parameters if p.ndim > 1]}, {"params": few}], momentum=0.9)
@@ -326,7 +326,7 @@ def test_groups_have_a_rate_each_in_a_recording(federation, tape_recorder):
     same(found[tape_recorder], found[None])
 
 
-def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
+def test_gradients_do_not_write_into_recorded_memory(federation, tape_recorder):
     f = federation(sizes=SIZES)
     f.engine.all_at_once(tape_recorder)
     everybody = References.rows("models", torch.arange(f.m))
@@ -355,7 +355,7 @@ class Asking(Pull):
 
 
 @pytest.mark.gpu
-def test_a_step_that_waits_for_a_number_runs_as_before_on_a_gpu(federation):
+def test_a_synchronising_step_runs_unrecorded_on_a_gpu(federation):
     options = {"sets": ("other",), "optimizer": OPTIMIZERS["momentum"]}
     with pytest.warns(UserWarning, match="from now on steps are not recorded"):
         engine, found = rounds(federation, CudaGraphs(), device="cuda", objective=Asking(), **options)
@@ -416,7 +416,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
     same(found, rounds(federation, **REASONS[reason])[1], tolerance=0)
 
 
-def test_several_answers_are_an_obstacle(federation, monkeypatch):
+def test_several_answers_per_sample_prevent_recording(federation, monkeypatch):
     monkeypatch.setattr(
         "dfl_lightning.engines.trials.trial.try_loss", lambda *_: False
     )  # for one answer there is one label
@@ -424,7 +424,7 @@ def test_several_answers_are_an_obstacle(federation, monkeypatch):
     assert "several answers a sample" in obstacle(f.engine._context, f.data.images[:2])
 
 
-def test_buckets_are_few_and_hold_everybody():
+def test_few_buckets_cover_all_clients():
     for clients in (*range(1, 40), 100, 1000, 12345):
         buckets = buckets_of(clients)
         assert len(buckets) <= 8
@@ -485,7 +485,7 @@ class Interrupted(Pull):
         super().step(ctx)
 
 
-def test_a_step_that_fails_between_two_batches_is_done_again_from_the_first(federation, tape_recorder):
+def test_a_failed_recording_restarts_the_step(federation, tape_recorder):
     options = {"sets": ("other",), "optimizer": OPTIMIZERS["momentum"]}
     with pytest.warns(UserWarning, match="a number is asked for"):
         _, found = rounds(federation, tape_recorder, objective=Interrupted(), **options)

@@ -82,7 +82,7 @@ def test_models_are_taken_a_few_at_a_time():
 
 
 @pytest.mark.parametrize(("way", "times"), [("models", 1), ("owners", CLIENTS)])
-def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, monkeypatch, way, times):
+def test_models_are_staged_once_or_once_per_owner(federation, monkeypatch, way, times):
     group_by(monkeypatch, way)
     f = federation(sizes=SIZES)
     read = []
@@ -93,7 +93,7 @@ def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, 
     assert sorted(row for several in read for row in several) == sorted([*range(CLIENTS)] * times)
 
 
-def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
+def test_groups_are_formed_only_if_sharing_samples_pays(federation):
     scorer = federation(sizes=SIZES).engine._scorer
     scorer.width, scorer._activations = 3, 5
     few, enough = len(scorer._context.layout.all) // 5 - 1, 30
@@ -105,7 +105,7 @@ def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
 
 
 @given(st.integers(2, 300), st.integers(2, 40), st.data())
-def test_some_groups_as_a_whole_are_cut_into_the_same_ones_again(jobs, width, data):
+def test_dividing_some_of_the_groups_again_gives_equal_groups(jobs, width, data):
     scorer = SimpleNamespace(width=width, _activations=1, _context=SimpleNamespace(layout=SimpleNamespace(width=1)))
     shared_samples = Scorer.shared_samples(scorer, list(range(jobs)), 1)
     first = data.draw(st.integers(0, len(shared_samples) - 1))
@@ -114,7 +114,7 @@ def test_some_groups_as_a_whole_are_cut_into_the_same_ones_again(jobs, width, da
     assert [c.tolist() for c in again] == [c.tolist() for c in some]
 
 
-def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation, monkeypatch):
+def test_an_owners_images_are_prepared_once_for_several_models(federation, monkeypatch):
     group_by(monkeypatch, "owners")
     f = federation(sizes=SIZES)
     shapes = []
@@ -129,7 +129,7 @@ def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation
 
 # --- right ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["mlp", "batchnorm", "dropout"])
-def test_every_model_on_everybodys_data(federation, naive, width, kind):
+def test_every_model_is_scored_on_every_clients_data(federation, naive, width, kind):
     f = federation(kind, sizes=SIZES)
     rows, owners = everybody_on_everybody()
     shuffled = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
@@ -142,7 +142,7 @@ def test_every_model_on_everybodys_data(federation, naive, width, kind):
         assert float(found.metrics["acc"][job]) == pytest.approx(accuracy, rel=1e-12)
 
 
-def test_personal_columns_are_the_owners(federation, naive, width):
+def test_evaluation_uses_the_owners_personal_columns(federation, naive, width):
     f = federation(sizes=SIZES, shared=["0.*"])
     f.engine.train(References.rows("models", torch.arange(CLIENTS)), f.training())
     rows, owners = everybody_on_everybody()
@@ -190,7 +190,7 @@ METRICS = {
 }
 
 
-def test_metrics_see_a_job_whole(federation, naive, width, monkeypatch):
+def test_metrics_receive_all_samples_of_a_job_together(federation, naive, width, monkeypatch):
     """Neither pieces of the global test set nor batches of samples show in a metric that is no mean over samples."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
     monkeypatch.setattr(scoring, "EVALUATION_BATCH", 5)
@@ -235,7 +235,7 @@ def test_another_loss_sees_each_jobs_own_samples_at_once(federation, naive, widt
 @pytest.mark.parametrize(
     "options", [{}, {"metrics": METRICS}, {"loss": LOSSES["margins"]}], ids=["plain", "f1", "loss"]
 )
-def test_who_has_no_samples_has_no_scores(federation, make_data, options):
+def test_clients_without_samples_have_no_scores(federation, make_data, options):
     data = make_data(SIZES)
     data.val = tuple(samples[:0] if i in (1, 4) else samples for i, samples in enumerate(data.val))
     f = federation(data=data, **options)
@@ -251,7 +251,7 @@ def test_who_has_no_samples_has_no_scores(federation, make_data, options):
     assert whole.losses.isnan().all()
 
 
-def test_nobody_asks_and_nobody_is_told(federation):
+def test_no_jobs_give_no_scores(federation):
     f = federation()
     none = torch.zeros(0, dtype=torch.long)
     found = f.engine.evaluate(References.rows("models", none), "test")
@@ -259,7 +259,7 @@ def test_nobody_asks_and_nobody_is_told(federation):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_model_or_an_image_that_is_no_number_spoils_its_own_scores_alone(federation, make_data, width, bad):
+def test_nonfinite_models_and_images_affect_only_their_own_scores(federation, make_data, width, bad):
     data = make_data(SIZES)
     clean = federation(data=data)
     rows, owners = everybody_on_everybody()
@@ -309,7 +309,7 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
     assert all(torch.equal(losses, found[0]) for losses in found)
 
 
-def test_both_ways_give_the_same_scores(federation, monkeypatch):
+def test_both_groupings_give_the_same_scores(federation, monkeypatch):
     rows, owners = everybody_on_everybody()
     found = []
     for way in ("models", "owners"):
@@ -322,7 +322,7 @@ def test_both_ways_give_the_same_scores(federation, monkeypatch):
         torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)
 
 
-def test_stretches_of_samples_come_back_in_the_order_of_the_models():
+def test_pieces_of_samples_are_joined_by_model():
     totals, length = torch.tensor([[5], [4], [1]]), 2
     numbered = torch.arange(15).view(3, 5)  # of each model and sample
     stretches = [numbered[: int((totals > start).sum()), start : start + length] for start in range(0, 5, length)]

@@ -53,7 +53,7 @@ def test_a_prediction_is_what_a_real_step_holds(federation, make_data, name):
     assert clients * predicted.longest() == largest
 
 
-def test_group_norms_hold_off_the_cpu_what_is_predicted(federation, make_data, monkeypatch):
+def test_group_norms_on_a_device_need_the_predicted_memory(federation, make_data, monkeypatch):
     """There they are computed otherwise."""
     blocks = [[nn.Conv2d(a, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()] for a in (3, 8)]
     network = nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(8 * 28 * 28, 10))
@@ -94,7 +94,7 @@ def test_patches_are_counted_by_hand_and_bound_what_unfolding_holds(federation, 
     assert predicted.bytes() == predicted.step + predicted.rest
 
 
-def test_what_lies_beside_a_step_is_counted(federation, make_data):
+def test_optimizer_states_count_as_memory_outside_a_step(federation, make_data):
     network = NETWORKS["lenet"]()
     momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     plain, heavy = (found(federation, make_data, network, optimizer=o) for o in (None, momentum))
@@ -160,7 +160,7 @@ def test_no_tensor_has_more_numbers_than_kernels_can_count():
     assert Budget(Footprint(step=1, rest=0, largest=2**31), None).widest == 1
 
 
-def test_batch_norms_that_leave_padding_out_and_keep_plain_averages_are_predicted(federation, make_data):
+def test_masked_batch_norms_with_plain_averages_are_predicted(federation, make_data):
     """What only a GPU's engine does; these layers have tensors of their own on the device."""
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.Flatten(), nn.Linear(3600, 10))
     config = Config(16)

@@ -60,7 +60,7 @@ def test_a_gradient_in_another_layout_than_the_input(last):
 
 
 @pytest.mark.parametrize("wanted", ["x", "weight", "bias"])
-def test_gradients_of_some_only(wanted):
+def test_gradients_of_one_argument_are_correct(wanted):
     names = {"x": images(3, 2, SHAPES["images"]), "weight": numbers(12, seed=1), "bias": numbers(12, seed=2)}
     names = {name: tensor.detach().requires_grad_(name == wanted) for name, tensor in names.items()}
     x, weight, bias = names.values()
@@ -69,7 +69,7 @@ def test_gradients_of_some_only(wanted):
     torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-10)
 
 
-def test_what_follows_may_write_into_the_output_and_a_second_derivative_is_refused():
+def test_the_output_is_writable_and_second_derivatives_are_refused():
     x = images(3, 2, SHAPES["images"])
     out = group_norm_in_layout(x, 4, None, None, 1e-5, x.dtype)
     expected = torch.relu(F.group_norm(x, 4))
@@ -156,7 +156,7 @@ def test_three_clients_are_three_plain_networks(compare, in_layout, name, sizes,
     assert set(in_layout) & {(5, 12, 7, 6), (5, 12, 6, 5)}
 
 
-def test_what_has_one_value_is_refused_in_torchs_words(compare, in_layout):
+def test_single_values_are_refused_with_torchs_message(compare, in_layout):
     for layer, shape, words in (
         (nn.GroupNorm(4, 4), (3, 1, 4, 1, 1), "Expected more than 1 value per channel when training, got input size"),
         (nn.InstanceNorm2d(4), (3, 5, 4, 1, 1), "Expected more than 1 spatial element when training, got input size"),

@@ -405,7 +405,7 @@ def test_three_clients_stacked_are_three_plain_networks(compare, traced, case, t
 
 @slow_vmap
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_same_inputs_for_all_need_to_be_given_only_once(stack, traced, case):
+def test_inputs_shared_by_all_clients_are_given_once(stack, traced, case):
     stacked = traced(case)
     tensors = stack.tensors(stack.clients(stacked.network)) or {"": torch.zeros(stack.number)}
     inputs = inputs_of(case)[:1]
@@ -416,7 +416,7 @@ def test_the_same_inputs_for_all_need_to_be_given_only_once(stack, traced, case)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_one_clients_images_for_all_are_convolved_as_they_are(stack, monkeypatch):
+def test_shared_images_are_convolved_without_copies(stack, monkeypatch):
     """Neither copied for each client nor convolved in groups."""
     monkeypatch.delattr(Activation, "spread")
     network = nn.Sequential(nn.Conv2d(4, 3, 2)).double()
@@ -434,7 +434,7 @@ BEHIND = {1: nn.Linear, 2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}
 
 @slow_vmap
 @pytest.mark.parametrize("case", [case for case in LAYERS + NETWORKS if not case.words], ids=lambda case: case.name)
-def test_layers_take_what_another_one_leaves(compare, case):
+def test_layers_accept_the_layout_of_the_layer_before(compare, case):
     """Behind a convolution, clients lie side by side; behind a linear layer, one after the other."""
     torch.manual_seed(0)
     channels = case.shape[0]
@@ -458,7 +458,7 @@ def test_every_rule_has_a_case(traced):
     assert set(missing) <= set(NEVER_TRACED), missing
 
 
-def test_every_option_of_a_layer_is_one_that_its_rule_reads():
+def test_rules_read_every_option_of_their_layers():
     """A rule that ignored an option would be wrong for whoever sets it: all options of layers with rules are known."""
     known = (
         "self args device dtype bias in_features out_features in_channels out_channels kernel_size stride padding "
@@ -474,7 +474,7 @@ def test_every_option_of_a_layer_is_one_that_its_rule_reads():
 
 
 @pytest.mark.parametrize("channels", [False, True], ids=["leading", "channels"])
-def test_changes_in_place_reach_everybody_who_holds_the_activation(channels):
+def test_changes_in_place_are_visible_through_every_alias(channels):
     """Rules for graphs in which `+=` and `*=` stand; today's fx writes none."""
     numbers = torch.rand(2, 3 * 4, 5, 5) if channels else torch.rand(3, 2, 4, 5, 5)
     plain = Activation(numbers.clone(), 3, channels).leading().clone()
@@ -487,7 +487,7 @@ def test_changes_in_place_reach_everybody_who_holds_the_activation(channels):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_batched_linear_layers_own_gradient(bias):
+def test_the_batched_linear_layer_has_the_correct_gradient(bias):
     inputs, weight = torch.rand(3, 4, 5, dtype=torch.float64), torch.rand(3, 2, 5, dtype=torch.float64)
     own = torch.rand(3, 2, dtype=torch.float64, requires_grad=True) if bias else None
     assert torch.autograd.gradcheck(BatchedLinear.apply, (inputs.requires_grad_(), weight.requires_grad_(), own))

@@ -39,7 +39,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
+def test_each_clients_loss_ignores_padding(name):
     scores, labels = batch()
     loss = LOSSES[name]
     found = StackedLoss(loss)(scores, labels, SIZES, WEIGHTS)
@@ -54,7 +54,7 @@ def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
         assert not gradient[i, size:].any()
 
 
-def test_a_loss_is_called_once_for_all_clients_with_equally_many_samples():
+def test_equal_clients_share_one_call_of_the_loss():
     scores, labels = batch()
     calls = []
 
@@ -68,7 +68,7 @@ def test_a_loss_is_called_once_for_all_clients_with_equally_many_samples():
     assert calls[1:] == [(4, 5), (1, 5)]
 
 
-def test_a_loss_that_looks_at_a_number_is_called_client_by_client():
+def test_a_data_dependent_loss_is_called_for_each_client():
     scores, labels = batch()
     calls = []
 
@@ -85,7 +85,7 @@ def test_a_loss_that_looks_at_a_number_is_called_client_by_client():
         torch.testing.assert_close(found[i], looking(scores[i, :size], labels[i, :size]), rtol=1e-12, atol=0)
 
 
-def test_the_error_of_a_loss_is_its_own():
+def test_errors_of_a_loss_are_passed_on():
     scores, labels = batch()
 
     def broken(s, y):
@@ -96,7 +96,7 @@ def test_the_error_of_a_loss_is_its_own():
 
 
 @pytest.mark.parametrize("longest", [2, 100])
-def test_means_in_an_evaluation_are_those_of_the_plain_loss_on_its_pieces(longest):
+def test_evaluation_means_equal_the_plain_loss_on_pieces(longest):
     generator = torch.Generator().manual_seed(3)
     scores = [torch.randn(size, 5, generator=generator) for size in (4, 1, 4, 3)]
     labels = [torch.randint(0, 5, (len(s),), generator=generator) for s in scores]
@@ -107,16 +107,16 @@ def test_means_in_an_evaluation_are_those_of_the_plain_loss_on_its_pieces(longes
         assert float(mean) == pytest.approx(sum(pieces) / len(y), rel=1e-6)
 
 
-def test_only_the_plain_cross_entropy_is_computed_for_all_at_once():
+def test_only_plain_cross_entropy_is_computed_for_all_together():
     assert [name for name, loss in LOSSES.items() if StackedLoss(loss).is_cross_entropy] == ["cross entropy"]
 
 
-def test_the_weights_of_a_batch():
+def test_weights_of_a_batch_ignore_padding():
     torch.testing.assert_close(sample_weights(torch.tensor(SIZES), 4, torch.float64), WEIGHTS, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("classes", [2, 5, FULL_VECTOR - 1, FULL_VECTOR, 40])
-def test_the_gradient_of_the_weighted_cross_entropy(classes):
+def test_weighted_cross_entropy_has_the_correct_gradient(classes):
     generator = torch.Generator().manual_seed(classes)
     scores = torch.randn(3, 4, classes, generator=generator, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, classes, (3, 4), generator=generator)
@@ -142,7 +142,7 @@ ODD_SCORES = {
 @pytest.mark.parametrize("classes", [3, FULL_VECTOR - 1, FULL_VECTOR])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ODD_SCORES)
-def test_cross_entropies_are_torchs_of_odd_scores_too(name, dtype, classes):
+def test_cross_entropies_agree_with_torch_for_extreme_scores(name, dtype, classes):
     odd = torch.tensor(ODD_SCORES[name] + [ODD_SCORES[name][0]] * (classes - 3), dtype=dtype)
     scores, labels = odd.expand(1, 3, classes), torch.arange(3).unsqueeze(0)
     losses, softmax = cross_entropies(scores, labels)
@@ -151,7 +151,7 @@ def test_cross_entropies_are_torchs_of_odd_scores_too(name, dtype, classes):
     torch.testing.assert_close(softmax[0], scores[0].softmax(-1), **tolerance)
 
 
-def test_no_other_clients_loss_or_gradient_hears_of_a_score_that_is_not_a_number():
+def test_nan_scores_do_not_affect_other_clients():
     scores, labels = batch()
     scores = scores.detach()
     scores[1, 0, 2] = NAN

@@ -158,7 +158,7 @@ MEETING = {
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_padding_is_left_out_where_batch_norms_alone_let_samples_meet(federation, name):
+def test_padding_is_masked_if_only_batch_norms_couple_samples(federation, name):
     make, expected = MASKED[name]
     engine = federation(network=make(), sizes=(24, 8, 19), batch_size=8).engine
     assert not engine._context.network.masks_padding  # on a CPU equally long batches are faster together
@@ -167,7 +167,7 @@ def test_padding_is_left_out_where_batch_norms_alone_let_samples_meet(federation
 
 
 @pytest.mark.parametrize("name", MEETING)
-def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federation, naive, name):
+def test_other_coupling_allows_only_equal_clients_together(federation, naive, name):
     torch.manual_seed(0)
     sizes = (48, 20, 43, 26)
     f = federation(network=Meeting(MEETING[name]), sizes=sizes, batch_size=20)
@@ -177,7 +177,7 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
     naive.check(f, functools.partial(torch.optim.SGD, lr=0.1), batch=20)
 
 
-def test_norms_of_ones_own_are_left_to_equal_clients(federation):
+def test_custom_norms_allow_only_equal_clients_together(federation):
     engine = federation(network=nn.Sequential(OwnNorm(6), nn.Linear(6, 3)), sizes=(8, 8), batch_size=4).engine
     engine.all_at_once()
     assert not engine._context.network.masks_padding

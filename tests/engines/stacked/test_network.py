@@ -193,7 +193,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_stacked_takes_the_loop_engine_with_a_reason(federation, make, reason):
+def test_unstackable_networks_use_the_loop_engine_with_a_reason(federation, make, reason):
     torch.manual_seed(0)
     network = make()
     with pytest.raises(CannotStack, match=reason):
@@ -211,7 +211,7 @@ def test_what_cannot_be_stacked_takes_the_loop_engine_with_a_reason(federation, 
 
 
 @pytest.mark.parametrize("choice", ["auto", "stacked"])
-def test_what_can_be_stacked_is(federation, choice):
+def test_stackable_networks_use_the_stacked_engine(federation, choice):
     f = federation(engine=functools.partial(make_engine, choice))
     assert type(f.engine) is StackedEngine
     assert f.engine.reason == ""
@@ -250,7 +250,7 @@ class Centred(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["centred", "batchnorm", "mlp"])
-def test_samples_that_meet_never_meet_padding(federation, naive, make_network, kind):
+def test_interacting_samples_do_not_interact_with_padding(federation, naive, make_network, kind):
     network = Centred() if kind == "centred" else make_network(kind)
     f = federation(kind if kind != "centred" else "mlp", network=network, sizes=(4, 2, 3, 6, 3))
     assert f.engine._context.network.couples_samples == (kind != "mlp")
@@ -259,7 +259,7 @@ def test_samples_that_meet_never_meet_padding(federation, naive, make_network, k
 
 
 @pytest.mark.parametrize("images", ["equal", "not numbers"])
-def test_samples_that_meet_are_found_where_the_first_images_do_not_show_it(federation, naive, make_data, images):
+def test_interaction_is_detected_despite_uninformative_first_images(federation, naive, make_data, images):
     data = make_data((9, 4, 7), (1, 6, 6))
     data.images[data.train[0][:3]] = float("nan") if images == "not numbers" else 0.0
     f = federation("batchnorm", data=data, sizes=None, batch_size=4 if images == "equal" else 6)
@@ -288,7 +288,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_samples_that_meet_in_whole_batches_only_are_found(federation, naive, name):
+def test_interaction_in_whole_batches_only_is_detected(federation, naive, name):
     torch.manual_seed(0)
     network = Hidden(HIDDEN[name])
     f = federation(network=network, sizes=(24, 8, 19, 31), batch_size=8)
@@ -319,7 +319,7 @@ class OwnPrecision(nn.Module):
     ],
     ids=["fails", "converts"],
 )
-def test_a_network_without_float64_is_stacked_and_tried_out_in_the_runs_own_precision(federation, converts, note):
+def test_networks_without_float64_are_tried_in_the_runs_precision(federation, converts, note):
     torch.manual_seed(0)
     network = OwnPrecision(converts)
     f = federation(network=network, dtype=torch.float32, engine=functools.partial(make_engine, "auto"))
@@ -327,14 +327,14 @@ def test_a_network_without_float64_is_stacked_and_tried_out_in_the_runs_own_prec
     assert re.fullmatch(note, f.engine.details["trial"].split(" somewhere")[0])
 
 
-def test_what_fails_for_several_clients_in_any_precision_takes_the_loop(federation):
+def test_failure_in_every_precision_selects_the_loop_engine(federation):
     torch.manual_seed(0)
     network = REFUSED["lstm"][0]()
     with pytest.raises(CannotStack, match=r"layer 'lstm' \(LSTM\) is recurrent, which torch.vmap cannot do; models"):
         federation(network=network, dtype=torch.float32)
 
 
-def test_scores_that_are_no_numbers_are_no_reason_to_take_the_loop(federation):
+def test_nonfinite_scores_do_not_select_the_loop_engine(federation):
     torch.manual_seed(0)
     f = federation(network=Forward(lambda self, x: torch.log(-x.abs() - 1)))
     assert not f.engine.train(own(0, 1), f.training()).finite.any()
@@ -449,7 +449,7 @@ OTHERS = {
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("name", OTHERS)
-def test_layers_without_a_rule_train_and_evaluate_as_in_the_loop_engine(federation, name):
+def test_layers_without_a_rule_agree_with_the_loop_engine(federation, name):
     torch.manual_seed(0)
     network = OTHERS[name]()
     found = []
@@ -473,7 +473,7 @@ class Slow(nn.PReLU):
         return super().forward(x)
 
 
-def test_threads_do_not_meet_in_a_layer_without_a_rule(federation, monkeypatch):
+def test_layers_without_a_rule_are_thread_safe(federation, monkeypatch):
     """Its parameters are put into the layer for as long as a call lasts."""
     monkeypatch.setattr(Slow, "__module__", "torch.nn.modules.slow")  # not for longer: parsers import what they see
     monkeypatch.setattr("dfl_lightning.engines.stacked.cost.OVERHEAD", 1e-9)  # several cohorts of small clients

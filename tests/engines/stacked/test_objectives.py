@@ -197,7 +197,7 @@ class Hand:
 
 @pytest.mark.parametrize("sizes", [(9, 4, 14), (16, 12, 3), (4, 4, 4), (20, 19, 17)], ids=str)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_objective_does_for_many_clients_what_it_says_for_one(federation, naive, name, sizes):
+def test_an_objective_gives_many_clients_the_steps_of_one(federation, naive, name, sizes):
     """A phase is over when its own batches are taken; a step that needs more begins one more epoch of the client."""
     kind, by_hand = OBJECTIVES[name]
     momentum = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
@@ -215,7 +215,7 @@ def test_an_objective_does_for_many_clients_what_it_says_for_one(federation, nai
         torch.testing.assert_close(f.bank.rows("trained")[i], expected, rtol=1e-10, atol=1e-10)
 
 
-def test_two_updates_of_a_step_are_two_steps_of_the_optimizer(federation, naive):
+def test_two_updates_in_a_step_are_two_optimizer_steps(federation, naive):
     adam = functools.partial(torch.optim.Adam, lr=0.01)
     f = federation(objective=TwoUpdates(), optimizer=adam)
     before = f.bank.rows("models").clone()
@@ -235,7 +235,7 @@ def test_two_updates_of_a_step_are_two_steps_of_the_optimizer(federation, naive)
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
 @pytest.mark.parametrize("name", ["two batches", "two batches at once", "one batch twice", "mixture"])
-def test_both_engines_agree_where_buffers_and_masks_are_at_stake(federation, kind, name):
+def test_both_engines_agree_on_buffers_and_dropout_masks(federation, kind, name):
     rows = []
     for engine in (LoopEngine, StackedEngine):
         f = federation(kind, sizes=(10, 4, 14), objective=OBJECTIVES[name][0](), sets=["initial"], engine=engine)
@@ -268,7 +268,7 @@ class Unsaid(Proximal):
     stackable = False
 
 
-def test_an_objective_that_does_not_say_so_is_not_stacked(federation, naive):
+def test_an_objective_without_a_declaration_is_not_stacked(federation, naive):
     sentence = "objective Unsaid does not say stackable = True"
     with pytest.raises(CannotStack, match=sentence):
         federation(objective=Unsaid(), engine=StackedEngine)
@@ -297,7 +297,7 @@ class Watcher(Kind):
         ctx.model().update(ctx.model().grad(ctx.next_batch()))
 
 
-def test_start_and_rows_are_of_the_clients_that_are_left(federation):
+def test_start_and_rows_belong_to_the_remaining_clients(federation):
     watcher = Watcher()
     f = federation(objective=watcher, sizes=(9, 4, 14), sets=["initial"], engine=StackedEngine)
     f.engine.train(own(0, 1, 2), f.training(epochs=1))

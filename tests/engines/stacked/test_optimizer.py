@@ -72,7 +72,7 @@ def test_every_client_has_an_optimizer_of_its_own_in_effect(name, options):
             assert not torch.equal(theirs.detach(), before[client])
 
 
-def test_a_step_lets_go_of_the_gradients():
+def test_a_step_frees_the_gradients():
     """The next ones take their memory; otherwise a step works on two sets of gradients, and leaves the cache."""
     grads = [torch.ones(3, 2)]
     kept = weakref.ref(grads[0])

@@ -118,7 +118,7 @@ def hooked(parameters):
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, Nothing, Sign], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("shapes", [SHAPES, [(1200, 900), (900,), (1200, 900)]], ids=["small", "large"])
-def test_what_acts_on_every_number_by_itself_is_stacked(kind, shapes):
+def test_elementwise_optimizers_are_stacked(kind, shapes):
     assert sum(torch.Size(shape).numel() for shape in SHAPES) < LARGE
     try_out(ClientOptimizer(kind, network(shapes)), network(shapes))
 
@@ -128,19 +128,19 @@ COUPLED += [torch.optim.Adafactor]
 
 
 @pytest.mark.parametrize("kind", COUPLED, ids=lambda kind: kind.__name__)
-def test_what_couples_clients_is_not(kind):
+def test_optimizers_that_couple_clients_are_not_stacked(kind):
     name = "SGD" if kind is hooked else kind.__name__
     with pytest.raises(CannotStack, match=f"^optimizer {name} does not update every number by itself"):
         try_out(ClientOptimizer(kind, network()), network())
 
 
-def test_what_fails_on_stacked_parameters_is_not():
+def test_optimizers_that_fail_on_stacked_parameters_are_not_stacked():
     shapes = [(3, 4), (4, 5)]
     with pytest.raises(CannotStack, match=r"^optimizer Muon fails on several clients at once \(Muon only supports 2D"):
         try_out(ClientOptimizer(torch.optim.Muon, network(shapes)), network(shapes))
 
 
-def test_a_rate_of_zero_hides_nothing():
+def test_a_rate_of_zero_does_not_hide_coupling():
     with pytest.raises(CannotStack, match="LARS"):
         try_out(ClientOptimizer(functools.partial(LARS, lr=0.0), network()), network())
 
@@ -165,7 +165,7 @@ def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, sha
     assert not torch.equal(f.bank.rows("trained")[0], found[0])
 
 
-def test_the_reason_is_told_and_the_stacked_engine_refuses(federation):
+def test_the_reason_is_given_and_the_stacked_engine_refuses(federation):
     f = federation(optimizer=LARS, engine=functools.partial(make_engine, "auto"))
     assert f.engine.reason.startswith("Sequential cannot be stacked: optimizer LARS does not update every number")
     with pytest.raises(UserError, match=r"^engine=stacked: .*optimizer LARS does not .*; use engine: loop"):

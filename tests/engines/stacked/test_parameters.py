@@ -45,7 +45,7 @@ def rows_of(layout, clients=3):
 
 
 @pytest.mark.parametrize("owners", [[4, 0, 2], [1, 2, 3], [3, 2, 1]])
-def test_models_survive_the_way_there_and_back(layout, owners):
+def test_models_survive_stacking_and_unstacking(layout, owners):
     rows = rows_of(layout)
     staging = Staging(layout, read(rows))
     target = torch.full((5, layout.width), -1.0, dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_convolutions_lie_channels_last_and_everything_in_one_piece(layout):
     assert memory(staging.tensors["solid.weight"]) is staging.tensors["solid.weight"]
 
 
-def test_a_prefix_of_the_clients_is_a_view_in_one_piece(layout):
+def test_a_prefix_of_the_clients_is_a_contiguous_view(layout):
     staging = Staging(layout, read(rows_of(layout)))
     for tensor in staging.tensors.values():
         assert memory(tensor[:2]).is_contiguous()
@@ -110,7 +110,7 @@ def test_gradients_become_rows_with_zeros_for_buffers(layout):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["scale", "conv.weight", "norm.running_var", "linear.bias"])
-def test_one_bad_number_marks_its_client(layout, name, bad):
+def test_one_nonfinite_number_marks_its_client(layout, name, bad):
     rows = rows_of(layout)
     entry = next(entry for entry in layout.entries if entry.name == name)
     rows[1, entry.stop - 1] = bad

@@ -53,7 +53,7 @@ def reduced():
 
 @pytest.mark.parametrize("unfold", [False, True], ids=["groups", "patches"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_products_run_in_bfloat16_and_results_have_the_types_of_plain_layers(name, unfold):
+def test_bfloat16_products_give_the_types_of_plain_layers(name, unfold):
     network, shape = NETWORKS[name]
     torch.manual_seed(0)
     clients = [copy.deepcopy(network) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_a_loss_of_ones_own_is_given_scores_in_float32(federation, engine):
     assert set(seen) == {torch.float32}
 
 
-def test_what_vmap_cannot_do_in_bfloat16_is_left_to_the_loop_engine(federation):
+def test_vmap_failures_in_bfloat16_select_the_loop_engine(federation):
     network = nn.Sequential(nn.Linear(6, 5), nn.PReLU(), nn.Linear(5, 3))
     federation = functools.partial(federation, engine=StackedEngine, network=network, dtype=torch.float32)
     federation()

@@ -228,7 +228,7 @@ class Words(nn.Module):
 
 @pytest.mark.parametrize("word", [5.0, -1.0])
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=lambda engine: engine.name)
-def test_a_word_beyond_the_table_is_an_error_and_no_word_of_another_client(federation, make_data, one_cohort, word):
+def test_word_indices_beyond_the_table_are_refused(federation, make_data, one_cohort, word):
     torch.manual_seed(0)
     data = make_data((8, 8, 8))
     data.images = (torch.arange(data.images.numel()) % 5 * 2).view(-1, 6) - 0.5  # 0.5 x + 0.25 is 0 to 4
@@ -257,7 +257,7 @@ def test_masks_are_those_of_the_loop_engine(federation, make_network, one_cohort
     close(*rows)
 
 
-def test_augmentation_of_clients_with_short_batches_draws_for_their_own_samples(federation, make_data, one_cohort):
+def test_augmentation_does_not_draw_for_padding(federation, make_data, one_cohort):
     rows = []
     for engine in (LoopEngine, StackedEngine):
         data = make_data((7, 2, 9))
