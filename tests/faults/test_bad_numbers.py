@@ -18,7 +18,7 @@ class Normalised(nn.Sequential):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_a_batch_norm_that_meets_a_single_sample_says_what_helps(engine):
+def test_a_batch_norm_with_a_single_sample_names_a_remedy(engine):
     def start(*sizes):
         return Game(Case(list(sizes), [0, 0], [0, 0], "complete", engine=engine), network=Normalised())
 
@@ -38,7 +38,7 @@ def with_parts(parts, **options):
     return FromDataset(pairs, parts=parts, **options)
 
 
-def test_one_sample_cannot_be_split_and_the_client_is_named():
+def test_a_client_with_one_sample_is_named():
     parts = [[0, 1, 2, 3], [4]]
     with pytest.raises(UserError, match=r"client 1 has no test sample .*; lower num_clients or change test_fraction$"):
         with_parts(parts).setup()
@@ -50,7 +50,7 @@ def test_one_sample_cannot_be_split_and_the_client_is_named():
 
 
 @pytest.mark.parametrize("init", ["common", "independent"])
-def test_a_network_that_starts_with_nan_is_refused_by_the_name_of_the_parameter(init):
+def test_nan_in_first_parameters_is_refused_by_name(init):
     class Forgotten(nn.Linear):
         def reset_parameters(self):
             super().reset_parameters()
@@ -63,7 +63,7 @@ def test_a_network_that_starts_with_nan_is_refused_by_the_name_of_the_parameter(
         Game(Case([3, 3], [0, 0], [0, 0], "complete"), network=network, init=init)
 
 
-def test_pretrained_parameters_that_are_no_numbers_are_refused_by_their_file(tmp_path):
+def test_nonfinite_pretrained_parameters_are_refused_by_file(tmp_path):
     state = Network().state_dict()
     state["2.weight"][1, 1] = math.inf
     torch.save(state, tmp_path / "start.pt")
@@ -73,7 +73,7 @@ def test_pretrained_parameters_that_are_no_numbers_are_refused_by_their_file(tmp
         Game(Case([3, 3], [0, 0], [0, 0], "complete"), init=str(tmp_path / "start.pt"))
 
 
-def test_pretrained_parameters_of_another_kind_are_refused_by_their_file(tmp_path):
+def test_pretrained_parameters_of_another_kind_are_refused_by_file(tmp_path):
     state = Network().state_dict()
     state["2.weight"] = state["2.weight"] + 1j
     torch.save(state, tmp_path / "start.pt")
@@ -83,7 +83,7 @@ def test_pretrained_parameters_of_another_kind_are_refused_by_their_file(tmp_pat
         Game(Case([3, 3], [0, 0], [0, 0], "complete"), init=str(tmp_path / "start.pt"))
 
 
-def test_a_network_on_no_device_is_refused_before_it_is_tried():
+def test_a_network_on_the_meta_device_is_refused():
     network = nn.Sequential(nn.Linear(FEATURES, CLASSES, device="meta"))
     with pytest.raises(UserError, match=r"^model\.network Sequential: parameter '0\.weight' is without numbers"):
         Game(Case([3, 3], [0, 0], [0, 0], "complete"), network=network)

@@ -40,7 +40,7 @@ BY_LOSS = {
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize(("selection", "aggregation"), [(s, a) for s, found in BY_LOSS.items() for a in found])
-def test_nobody_who_looks_at_losses_mixes_a_model_whose_loss_is_no_number(selection, aggregation, engine):
+def test_policies_with_losses_do_not_mix_nonfinite_models(selection, aggregation, engine):
     sizes = [5, 4, 6, 3, 2, 4]
     case = Case(sizes, [2] * 6, [1] * 6, "complete", selection=selection, aggregation=aggregation, engine=engine)
     game = Game(case, extra=[Huge()])
@@ -62,7 +62,7 @@ def test_nobody_who_looks_at_losses_mixes_a_model_whose_loss_is_no_number(select
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_infinite_and_such_an_answer_wrong_but_reported_as_none(engine, number):
+def test_nonfinite_losses_are_infinite_and_reported_without_accuracy(engine, number):
     game = Game(Case([3, 3], [1, 1], [2, 0], "complete", engine=engine))
     game.models[0] = number
     game.module.data.labels.zero_()  # the first NaN is what argmax takes for the largest number
@@ -89,7 +89,7 @@ class HugeAfter(RoundCallback):
 
 
 @pytest.mark.filterwarnings("ignore:round 3. training of client 1 diverged")
-def test_a_model_whose_loss_is_not_finite_has_no_accuracy_in_any_table(tmp_path, monkeypatch):
+def test_tables_give_models_with_nonfinite_loss_no_accuracy(tmp_path, monkeypatch):
     real = DFLTrainer._complete
     monkeypatch.setattr(DFLTrainer, "_complete", lambda s, own, *a, **k: real(s, [*own, HugeAfter()], *a, **k))
     with pytest.warns(
@@ -119,7 +119,7 @@ def test_a_model_whose_loss_is_not_finite_has_no_accuracy_in_any_table(tmp_path,
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_who_diverges_in_fine_tuning_is_judged_by_the_model_that_it_reports(engine):
+def test_divergence_in_fine_tuning_reports_the_model_before_it(engine):
     topology = {"generator": "server"}
     game = Game(Case([4, 4, 4], [0] * 3, [3] * 3, topology, engine=engine, poisoned={3: {1: float("nan")}}))
     game.play(rounds=1)
@@ -175,7 +175,7 @@ def breaking(monkeypatch, first, client):
     )
 
 
-def test_the_run_folder_knows_who_diverged_when(tmp_path, monkeypatch, capsys):
+def test_the_run_folder_lists_diverged_clients_by_round(tmp_path, monkeypatch, capsys):
     breaking(monkeypatch, 1, 2)
     with pytest.warns(UserWarning, match=r"^round 2: training of client 2 diverged; no client mixes it ") as said:
         trainer = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
@@ -188,7 +188,7 @@ def test_the_run_folder_knows_who_diverged_when(tmp_path, monkeypatch, capsys):
     assert "training diverged: client 2 in 2 of 3 rounds" in final_table(run.summary)
 
 
-def test_a_run_in_which_nobody_diverges_says_nothing_of_it(tmp_path):
+def test_a_run_without_divergence_reports_none(tmp_path):
     trainer = fit(tmp_path, Toy([4, 4], [1] * 2, [2] * 2), rounds=1)
     assert trainer.run.summary["diverged"] == {}
     assert not (trainer.run.path / "diverged.npz").exists()

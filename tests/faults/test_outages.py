@@ -6,7 +6,7 @@ def outage(up, **settings):
     return Game(Case([4, 6, 1], [1, 1, 1], [1, 1, 1], dropout=up, **{"topology": "complete", **settings}))
 
 
-def test_who_is_down_all_the_time_keeps_its_first_model_and_is_judged_by_it():
+def test_a_client_that_is_always_down_keeps_its_first_model():
     game = outage([[True, True, False]] * ROUNDS)
     first = game.models[2].clone()
     game.play()
@@ -15,7 +15,7 @@ def test_who_is_down_all_the_time_keeps_its_first_model_and_is_judged_by_it():
     assert game.module.evaluate()["test_acc"].isfinite().all()
 
 
-def test_who_comes_back_alone_trains_alone():
+def test_a_client_that_returns_alone_only_trains_locally():
     game = outage([[True] * 3, [False] * 3, [True, False, False], [True] * 3])
     game.play()  # checked after every round: who hears nobody has what it trained
     assert game.bank.boundary.metrics["active"] == 3

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 @settings(max_examples=25, **RULES)
 @given(case=cases())
-def test_any_run_keeps_its_promises_or_is_refused(case):
+def test_any_run_satisfies_its_rules_or_is_refused(case):
     play(case)
 
 
 @pytest.mark.slow
 @settings(max_examples=500, **RULES)
 @given(case=cases())
-def test_any_run_keeps_its_promises_or_is_refused_in_many_cases(case):
+def test_many_runs_satisfy_their_rules_or_are_refused(case):
     play(case)
 
 
 @settings(max_examples=30, **RULES)
 @given(data=st.data())
-def test_any_mixture_of_policies_is_set_up_or_refused_in_one_sentence(data):
+def test_any_combination_of_policies_is_set_up_or_refused(data):
     """Whatever goes together; nothing is trained."""
     choice = {
         "selection": data.draw(names(SELECTIONS)),
