@@ -70,7 +70,7 @@ def test_selection_probabilities_are_the_softmax_of_the_cosines(nu, expected):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-300, 1e-3, 0.2, 1.0, 1e6]))
-def test_probabilities_sum_to_one_and_are_zero_outside_the_available_neighbours(seed, nu):
+def test_probabilities_cover_the_available_neighbours_only(seed, nu):
     cosines = 2 * torch.rand(6, 9, generator=generator(seed), dtype=torch.float64) - 1
     available = torch.rand(6, 9, generator=generator(seed + 1)) < 0.4
     probabilities = selection_probabilities(cosines, available, nu)
@@ -78,7 +78,7 @@ def test_probabilities_sum_to_one_and_are_zero_outside_the_available_neighbours(
     torch.testing.assert_close(probabilities.sum(1), available.any(1).double(), rtol=0, atol=1e-12)
 
 
-def test_an_unknown_similarity_is_as_if_the_neighbour_were_not_there():
+def test_a_neighbour_of_unknown_similarity_is_ignored():
     unknown = row(0.9, NAN, 0.5, 0.0)
     ratio = participation_ratio(unknown, everybody(unknown), 0.1)
     assert torch.equal(ratio[:, [0, 2, 3]], participation_ratio(COSINES, everybody(COSINES), 0.1))
@@ -95,7 +95,7 @@ def test_a_temperature_must_be_positive(nu):
         selection_probabilities(COSINES, everybody(COSINES), nu)
 
 
-def test_neighbours_are_drawn_one_after_the_other_in_proportion():
+def test_neighbours_are_drawn_in_turn_by_their_probabilities():
     """The first two of a draw without replacement: p_j + sum over i of p_i p_j / (1 - p_i)."""
     shares, draws = [0.5, 0.3, 0.2, 0.0], 40_000
     links = everybody_of(draws, 4)
@@ -111,7 +111,7 @@ def test_neighbours_are_drawn_one_after_the_other_in_proportion():
     assert torch.equal(functional.sampled_neighbours(every, uniforms, links, limits).view(draws, 4).sum(1), limits)
 
 
-def test_numbers_are_standardised_among_neighbours_and_equal_ones_are_0():
+def test_values_are_standardised_among_neighbours_and_equal_ones_are_0():
     """Of 1, 2, 6: mean 3, variance 14/3; of a pair, one above and one below."""
     values = torch.tensor([1.0, 2.0, 6.0])
     close(functional.standardised(values, Links.complete(3)), -0.925820, -0.462910, 1.388730)
@@ -123,7 +123,7 @@ def test_numbers_are_standardised_among_neighbours_and_equal_ones_are_0():
     close(functional.literal_threshold(cosines, pair, 0.5, pair), 0.365529, 0.134471)  # h = .0487 and .3466: z = -1, 1
 
 
-def test_the_farthest_neighbour_has_nearness_minus_one_and_a_copy_one():
+def test_nearness_is_1_for_copies_and_lowest_for_the_farthest():
     distances = torch.tensor([[0.5, 2.0, 0.0], [3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [NAN, 4.0, 1.0]], dtype=torch.float64)
     found = nearness(distances, everybody(distances))
     close(found[:3], 0.5, -1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0)
@@ -139,7 +139,7 @@ def test_the_participation_ratio_is_one_for_an_average_neighbour():
     torch.testing.assert_close(mean, torch.ones(5, dtype=torch.float64))
 
 
-def test_the_refreshed_neighbours_share_what_the_others_leave():
+def test_refreshed_neighbours_share_the_remaining_probability():
     selected = torch.tensor([[True, True, False, False]])
     previous, cosines = row(0.25, 0.25, 0.25, 0.25), row(0.8, 0.4, 0.9, -0.9)
     updated = updated_probabilities(previous, cosines, selected, everybody(cosines), 0.5)
@@ -147,18 +147,18 @@ def test_the_refreshed_neighbours_share_what_the_others_leave():
     close(updated.sum(), 1.0, digits=14)
 
 
-def test_a_receiver_that_selected_nobody_keeps_its_probabilities():
+def test_a_receiver_without_selected_neighbours_keeps_its_probabilities():
     previous = row(0.2, 0.3, 0.5)
     assert torch.equal(updated_probabilities(previous, COSINES, ~everybody(COSINES), everybody(COSINES), 0.5), previous)
 
 
-def test_refreshing_everybody_gives_the_plain_probabilities():
+def test_refreshing_all_neighbours_gives_the_plain_probabilities():
     previous = row(0.2, 0.3, 0.5)
     updated = updated_probabilities(previous, COSINES, everybody(COSINES), everybody(COSINES), 0.5)
     assert torch.equal(updated, selection_probabilities(COSINES, everybody(COSINES), 0.5))
 
 
-def test_a_neighbour_that_is_away_takes_nothing_from_the_others():
+def test_an_absent_neighbour_keeps_its_probability():
     previous, cosines = row(0.25, 0.25, 0.25, 0.25), row(0.8, 0.4, 0.0, 0.0)
     selected = torch.tensor([[True, True, False, False]])
     available = torch.tensor([[True, True, True, False]])
@@ -167,7 +167,7 @@ def test_a_neighbour_that_is_away_takes_nothing_from_the_others():
     close(updated[0, :2].sum(), 0.75, digits=14)
 
 
-def test_a_probability_is_never_negative_even_if_newcomers_push_the_others_beyond_one():
+def test_probabilities_stay_nonnegative_when_others_sum_above_one():
     previous = row(0.5, 0.7, 0.7)
     selected = torch.tensor([[True, False, False]])
     updated = updated_probabilities(previous, COSINES, selected, everybody(COSINES), 0.5)
@@ -212,7 +212,7 @@ def test_the_normalised_entropy_never_rises_with_the_cosine():
     assert entropy.max() == 1
 
 
-def test_the_printed_rule_in_numbers():
+def test_the_printed_rule_gives_the_golden_numbers():
     h = entropy_sum(COSINES, everybody(COSINES))
     close(h, 0.611063774, digits=9)
     close(torch.sigmoid(h), 0.648183425, digits=9)
@@ -220,11 +220,11 @@ def test_the_printed_rule_in_numbers():
     close(literal_threshold(COSINES, everybody(COSINES), 0.5), 0.175908287, digits=9)
 
 
-def test_the_threshold_is_zero_where_nobody_is_available():
+def test_the_threshold_is_zero_without_available_neighbours():
     assert adaptive_threshold(COSINES, ~everybody(COSINES), 0.5).tolist() == [0]
 
 
-def test_the_printed_threshold_is_half_of_tau_where_nobody_is_selected():
+def test_the_printed_threshold_without_selection_is_half_of_tau():
     assert literal_threshold(COSINES, ~everybody(COSINES), 0.5).tolist() == [0.25]
 
 
@@ -284,7 +284,7 @@ def printed_rule(cosines, nu, tau=0.5, theta=0.0, rounds=8):
         (same(0.0), [0.01, 0.2, 1], [99] * 8, 6.28e-16, 6.28e-16),
     ],
 )
-def test_how_many_neighbours_the_printed_rule_keeps(cosines, temperatures, sizes, first, last):
+def test_the_printed_rule_keeps_the_documented_number_of_neighbours(cosines, temperatures, sizes, first, last):
     for nu in temperatures:
         kept, thresholds = printed_rule(cosines, nu)
         assert kept == sizes
@@ -298,7 +298,7 @@ def ratio_rule(cosines, tau=0.5, nu=0.1):
 
 
 @given(st.integers(0, 2**32), st.floats(-0.5, 0.9), st.floats(0.05, 1.0))
-def test_a_higher_tau_never_adds_a_neighbour_and_never_exceeds_itself(seed, level, nu):
+def test_a_higher_tau_never_adds_a_neighbour(seed, level, nu):
     cosines = two_kinds(30, 10, 0.9, level, receivers=5, seed=seed)
     taus = (0, 0.1, 0.2, 0.5, 0.8, 1, 1.5, 10)
     chosen = [ratio_rule(cosines, tau, nu) for tau in taus]
@@ -318,7 +318,7 @@ def test_a_higher_tau_never_adds_a_neighbour_and_never_exceeds_itself(seed, leve
         (1, 0.128, 97.6),
     ],
 )
-def test_the_threshold_falls_as_more_neighbours_are_friends_and_the_friends_are_found(share, theta, size):
+def test_the_threshold_falls_with_more_friends_and_selects_them(share, theta, size):
     friends = round(99 * share)
     cosines = two_kinds(99, friends, 0.8, 0.1, receivers=2000)
     selected = ratio_rule(cosines)

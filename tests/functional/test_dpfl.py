@@ -155,7 +155,7 @@ EXAMPLES = {
 
 @both
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_hand_examples(name, construct):
+def test_hand_examples_agree(name, construct):
     models, order, coins, p, adding, removing, probabilities, expected = EXAMPLES[name]
     choice, _ = construct(torch.tensor(models, dtype=torch.float64), order, coins, p)
     assert choice.adding[0].tolist() == pytest.approx(adding, abs=5e-7)
@@ -166,7 +166,7 @@ def test_the_hand_examples(name, construct):
 
 @both
 @pytest.mark.parametrize(("coin", "first"), [(0.5, False), (0.1, True), (0.225, True), (0.226, False)])
-def test_a_coin_decides_where_adding_and_removing_both_help(coin, first, construct):
+def test_the_coin_decides_if_adding_and_removing_both_help(coin, first, construct):
     choice, _ = construct(torch.tensor([0, 3.8, 2.3, 1.2], dtype=torch.float64), [1, 2, 3], [coin, 0.5, 0.5])
     assert (1 in chosen(choice, [1, 2, 3])) == first
 
@@ -178,7 +178,7 @@ def test_equal_gains_are_a_fair_coin():
 @pytest.mark.parametrize(
     ("after", "tolerance", "gain"), [(1 - 1e-7, 1e-6, 0), (1 - 1e-7, 0, 1e-7), (1 - 3e-6, 1e-6, 3e-6)]
 )
-def test_a_gain_within_the_tolerance_is_none(after, tolerance, gain):
+def test_a_gain_within_the_tolerance_is_zero(after, tolerance, gain):
     before, after = torch.tensor([1.0], dtype=torch.float64), torch.tensor([after], dtype=torch.float64)
     assert marginal_gain(before, after, tolerance).tolist() == pytest.approx([gain], rel=1e-6)
 
@@ -191,7 +191,7 @@ def test_the_tolerance_grows_with_the_loss():
 # --- budget -----------------------------------------------------------------------------------------------------------
 @both
 @pytest.mark.parametrize(("n", "limit"), [(8, 3), (8, 1), (8, 7), (8, 99), (4, 1), (100, 10)])
-def test_a_budget_counts_the_others_and_is_never_exceeded_where_everybody_helps(n, limit, construct):
+def test_a_budget_limits_the_others_and_is_never_exceeded(n, limit, construct):
     # each mean is nearer to 1 the more ones are in it
     models = torch.ones(n, dtype=torch.float64)
     models[0] = 0
@@ -200,7 +200,7 @@ def test_a_budget_counts_the_others_and_is_never_exceeded_where_everybody_helps(
 
 
 @both
-def test_a_budget_of_nobody_is_local_training_and_costs_nothing(construct):
+def test_a_budget_of_zero_is_local_training_without_cost(construct):
     choice, cost = construct(torch.ones(5, dtype=torch.float64), [1, 2, 3, 4], limit=0)
     assert not choice.chosen.any()
     assert cost == [] if construct is by_sets else not cost.received.any()
@@ -217,14 +217,14 @@ def test_a_budget_of_nobody_is_local_training_and_costs_nothing(construct):
         (8, 0, by_sums, 0),
     ],
 )
-def test_by_the_letter_a_budget_is_exceeded_where_everybody_helps(n, limit, construct, others):
+def test_the_literal_algorithm_exceeds_its_budget(n, limit, construct, others):
     models = torch.ones(n, dtype=torch.float64)
     models[0] = 0
     choice, _ = construct(models, list(range(1, n)), limit=limit, literal=True)
     assert int(choice.chosen.sum()) == others
 
 
-def test_by_the_letter_the_receiver_itself_counts_and_the_next_batch_goes_on():
+def test_the_literal_algorithm_counts_the_receiver_and_continues():
     models = torch.ones(8, dtype=torch.float64)
     models[0] = 0
     choice, sums = by_sums(models, list(range(1, 8)), limit=3, literal=True)
@@ -244,7 +244,7 @@ def test_two_models_are_judged_for_each_candidate(n, construct):
 @pytest.mark.parametrize(
     ("n", "limit", "received"), [(9, 3, 8 + 3), (9, 8, 8), (9, 20, 8), (10, 4, 9 + 4), (100, 10, 99 + 10)]
 )
-def test_models_are_fetched_in_batches_and_twice_where_one_batch_does_not_do(n, limit, received):
+def test_models_are_fetched_in_batches_and_perhaps_twice(n, limit, received):
     """Everybody helps, so that the second pass ends with its first batch."""
     models = torch.ones(n, dtype=torch.float64)
     models[0] = 0
@@ -254,7 +254,7 @@ def test_models_are_fetched_in_batches_and_twice_where_one_batch_does_not_do(n, 
 
 
 @pytest.mark.parametrize(("n", "limit"), [(9, 3), (9, 1), (40, 7)])
-def test_who_goes_through_everybody_receives_everybody_twice(n, limit):
+def test_trying_all_candidates_fetches_each_model_twice(n, limit):
     models = torch.full((n,), 9.0, dtype=torch.float64)
     models[0] = 1  # as it should be: nobody helps
     choice, sums = by_sums(models, list(range(1, n)), limit=limit)
@@ -278,14 +278,14 @@ def problem(seed, n, integers=False, dtype=torch.float64):
 
 
 @given(st.integers(0, 2**32), st.integers(2, 14), st.integers(1, 14), st.booleans())
-def test_both_choose_what_the_paper_says(seed, n, limit, integers):
+def test_both_versions_choose_as_the_paper(seed, n, limit, integers):
     models, order, coins, p = problem(seed, n, integers)
     one, other = by_sets(models, order, coins, p, limit)[0], by_sums(models, order, coins, p, limit)[0]
     assert chosen(one, order) == chosen(other, order) == paper(models, order, coins, p.tolist(), limit, target)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 20), st.integers(1, 20))
-def test_both_agree_on_numbers_of_single_precision(seed, n, limit):
+def test_both_versions_agree_in_single_precision(seed, n, limit):
     models, order, coins, p = problem(seed, n, dtype=torch.float32)
     one, other = by_sets(models, order, coins, p, limit)[0], by_sums(models, order, coins, p, limit)[0]
     assert torch.equal(one.chosen, other.chosen)
@@ -302,7 +302,7 @@ def test_identical_models_are_all_kept(seed, n, batched):
 
 
 @given(st.integers(0, 2**32), st.integers(2, 14))
-def test_the_set_is_within_the_candidates_and_x_meets_y(seed, n):
+def test_chosen_clients_are_candidates_and_both_sums_agree(seed, n):
     models, order, coins, p = problem(seed, n)
     few = order[: max(1, n // 2)]
     choice, sums = by_sums(models, few, coins[: len(few)], p)
@@ -325,7 +325,7 @@ def crowd(seed, m=9):
 
 
 @given(st.integers(0, 2**32))
-def test_together_receivers_choose_what_each_would_choose_alone(seed):
+def test_receivers_choose_together_as_they_would_alone(seed):
     models, wishes, order, coins, limits, p = crowd(seed)
     calls = []
 
@@ -351,7 +351,7 @@ def test_together_receivers_choose_what_each_would_choose_alone(seed):
 
 @pytest.mark.parametrize("wider", [1, 4])
 @pytest.mark.parametrize("batched", [True, False])
-def test_places_behind_a_receivers_last_candidate_change_nothing(batched, wider):
+def test_padding_after_the_last_candidate_changes_nothing(batched, wider):
     """A receiver that is taken together with others of more candidates."""
     models, order, coins, p = problem(3, 8)
     construct = by_sums if batched else by_sets
@@ -377,7 +377,7 @@ def test_candidates_come_in_the_order_of_their_draws(seed, n):
     assert places.shape[1] == max(int(links.count[k]) for k in receivers)
 
 
-def test_a_candidate_more_leaves_the_order_of_the_others():
+def test_another_candidate_does_not_reorder_the_others():
     draws = torch.rand(6, generator=torch.Generator().manual_seed(0))
     more = Links.of(torch.zeros(6, dtype=torch.long), torch.arange(1, 7), nodes=7)
     fewer, kept = more.keep(more.senders != 4), more.senders != 4
@@ -388,7 +388,7 @@ def test_a_candidate_more_leaves_the_order_of_the_others():
     assert [j for j in long if j != 4] == short
 
 
-def test_nobody_to_choose_from_is_nobody_chosen():
+def test_without_candidates_no_client_is_chosen():
     nothing = torch.zeros(0, dtype=torch.long)
     for receivers in (nothing, torch.arange(3)):
         order = candidates_in_order(torch.rand(0), Links.empty(3), receivers)

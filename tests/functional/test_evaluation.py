@@ -54,22 +54,22 @@ def test_a_complete_graph_needs_no_list_to_measure_recall():
 # --- friends and the worst off --------------------------------------------------------------------------------------
 
 
-def test_friend_accuracy_is_the_share_of_the_cases():
+def test_friend_accuracy_is_the_share_of_correct_friends():
     friends, dropped = torch.tensor([0, 3, 0]), torch.tensor([1, 2, 3])
     assert friend_accuracy(friends, CLUSTERS, dropped) == pytest.approx(2 / 3)
 
 
-def test_nobody_as_a_friend_counts_as_wrong():
+def test_a_missing_friend_counts_as_wrong():
     assert friend_accuracy(torch.full((5,), -1), torch.zeros(5, dtype=torch.long), torch.arange(5)) == 0
 
 
-def test_friend_accuracy_is_unknown_when_nobody_dropped_out():
+def test_friend_accuracy_without_dropouts_is_nan():
     nobody = torch.zeros(0, dtype=torch.long)
     assert math.isnan(friend_accuracy(nobody, CLUSTERS, nobody))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=45))
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(values):
+def test_the_worst_decile_averages_the_lowest_tenth_rounded_up(values):
     count = math.ceil(len(values) / 10)
     expected = math.fsum(sorted(values)[:count]) / count
     assert worst_decile_mean(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, abs=1e-12)
@@ -81,7 +81,7 @@ def test_a_client_without_an_accuracy_is_not_among_the_worst():
 
 
 @given(st.lists(st.one_of(st.floats(0, 1, width=32), st.just(NAN)), max_size=45))
-def test_statistics_over_clients_are_of_those_with_a_number(values):
+def test_statistics_over_clients_ignore_nan(values):
     known = sorted(value for value in values if value == value)
     found = over_clients(torch.tensor(values, dtype=torch.float32))
     if not known:
@@ -110,7 +110,7 @@ def test_the_four_accuracies_of_a_run():
     assert all(type(value) is float for value in summary.values())
 
 
-def test_without_the_accuracy_of_a_client_with_data_there_is_no_mean():
+def test_one_missing_accuracy_makes_the_mean_nan():
     history, validation = HISTORY.clone(), torch.tensor([[0.9, 0.1, 0.2], [0.5, 0.7, 0.2], [0.6, 0.3, NAN]])
     broken = torch.zeros_like(history, dtype=torch.bool)
     history[2, 2], broken[2, 2] = NAN, True
@@ -145,11 +145,11 @@ def test_a_client_without_test_images_is_left_out():
     assert summary == accuracy_summary(HISTORY, validation[:, :3])
 
 
-def test_a_client_without_validation_images_is_left_out_of_the_best_on_validation():
+def test_clients_without_validation_are_left_out_of_best_validation():
     validation = torch.tensor([[0.9, 0.1, NAN], [0.5, 0.7, NAN], [0.6, 0.3, NAN]])
     assert accuracy_summary(HISTORY, validation)["acc_best_val"] == pytest.approx((0.5 + 0.2) / 2)
 
 
-def test_no_evaluation_cannot_be_summarised():
+def test_a_history_without_evaluations_is_refused():
     with pytest.raises(ValueError, match="no evaluation"):
         accuracy_summary(torch.zeros(0, 3))

@@ -55,7 +55,7 @@ def test_the_score_of_an_unobserved_pair_stays_unknown():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))
-def test_the_running_mean_is_the_arithmetic_mean_of_what_was_observed(seed, rounds):
+def test_the_running_mean_is_the_mean_of_observed_scores(seed, rounds):
     observations = co_active_rounds(5, rounds, seed)
     scores, counts = remember(observations)
     for i in range(5):
@@ -72,7 +72,7 @@ def test_the_diagonal_is_never_observed():
     assert counts.diagonal().tolist() == [0, 0, 0]
 
 
-def test_the_first_score_replaces_whatever_stood_there_before():
+def test_the_first_score_replaces_the_initial_value():
     scores, _ = running_mean(torch.full((2, 2), NAN), torch.zeros(2, 2, dtype=torch.long), torch.full((2, 2), 0.4))
     assert scores[0, 1].item() == pytest.approx(0.4)
 
@@ -104,13 +104,13 @@ FRIENDS = {  # scores, how often they were observed, who is active; the friends
 
 
 @pytest.mark.parametrize("name", FRIENDS)
-def test_the_friend_of_each_client(name):
+def test_each_client_has_the_expected_friend(name):
     scores, counts, up, expected = FRIENDS[name]
     counts = torch.as_tensor(counts).expand(len(scores), len(scores))
     assert friends(torch.tensor(scores), counts, torch.tensor(up).bool()).tolist() == expected
 
 
-def test_several_memories_at_once_are_as_each_by_itself():
+def test_several_memories_together_equal_each_by_itself():
     histories = [co_active_rounds(5, 6, seed) for seed in range(3)]
     scores, counts = (torch.stack(part) for part in zip(*map(remember, histories), strict=True))
     together = torch.zeros(3, 5, 5), torch.zeros(3, 5, 5, dtype=torch.long)
@@ -124,13 +124,13 @@ def test_several_memories_at_once_are_as_each_by_itself():
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------
-def test_theta_as_theorem_2_has_it():
+def test_theta_is_that_of_theorem_2():
     # K = 20, T = 500, B_max = 3, p = 0.05
     found = [elimination_threshold(t, 20, 500, 3, 0.25) for t in (1, 10, 50, 100, 200, 300, 500)]
     assert found == pytest.approx([11.6597, 3.6871, 1.6489, 1.1660, 0.8245, 0.6732, 0.5214], abs=5e-5)
 
 
-def test_theta_makes_the_proofs_probability_of_an_elimination_p():
+def test_theta_gives_the_proofs_probability_of_elimination():
     # appendix A.3: K B_max T times 2 K exp(-beta (Theta - delta)^2 t / 2) is p
     for t, gap, failure in ((1, 0.0, 0.05), (40, 0.2, 0.01), (500, 0.1, 0.5)):
         theta = elimination_threshold(t, 20, 500, 3, 0.25, failure, gap)
@@ -149,7 +149,7 @@ def naive_candidates(scores, counts, candidates, threshold):
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("threshold", [0.05, 0.2, 0.5, 2.0])
-def test_candidates_leave_as_section_5_3_says(seed, threshold):
+def test_candidates_are_removed_as_in_section_5_3(seed, threshold):
     scores, counts = remember(co_active_rounds(8, 3, seed))
     mask = (torch.rand(8, 8, generator=generator(seed)) < 0.8) & ~torch.eye(8, dtype=torch.bool)
     sets = [set(torch.nonzero(row).squeeze(1).tolist()) for row in mask]
@@ -159,14 +159,14 @@ def test_candidates_leave_as_section_5_3_says(seed, threshold):
     assert not (found & ~mask).any()
 
 
-def test_who_is_as_far_behind_as_the_threshold_leaves():
+def test_a_candidate_at_the_threshold_is_removed():
     scores = torch.tensor([[0, 1.0, 0.5, 0.75], [1.0, 0, 0, 0], [0.5, 0, 0, 0], [0.75, 0, 0, 0]])
     everybody = ~torch.eye(4, dtype=torch.bool)
     found = remaining_candidates(scores, torch.ones(4, 4), everybody, 0.5)
     assert found[0].tolist() == [False, True, False, True]
 
 
-def test_the_best_candidate_never_leaves_and_nobody_does_without_being_seen():
+def test_best_and_unobserved_candidates_are_never_removed():
     scores, counts = remember(co_active_rounds(9, 2))
     everybody = ~torch.eye(9, dtype=torch.bool)
     found = remaining_candidates(scores, counts, everybody, 1e-9)
@@ -175,7 +175,7 @@ def test_the_best_candidate_never_leaves_and_nobody_does_without_being_seen():
     assert ((found & seen).any(1) == seen.any(1)).all()
 
 
-def test_friends_are_candidates_unless_none_is_there():
+def test_friends_are_candidates_if_one_is_available():
     scores = torch.tensor([[0, 0.9, 0.5, 0.4], [0.9, 0, 0, 0], [0.5, 0, 0, 0], [0.4, 0, 0, 0]])
     candidates = torch.tensor([[False, False, True, True], *[[False] * 4] * 3])
     ones = torch.ones(4, 4)
@@ -186,7 +186,7 @@ def test_friends_are_candidates_unless_none_is_there():
     assert friends(scores, unseen, torch.tensor([False, True, True, True]), candidates)[0] == 1
 
 
-def test_the_observed_share_is_that_of_the_pair_seen_least_of_those_compared():
+def test_the_observed_share_is_that_of_the_rarest_pair():
     counts = torch.tensor([[0, 4, 2], [4, 0, 3], [2, 3, 0]])
     assert observed_share(counts, ~torch.eye(3, dtype=torch.bool), 8) == 0.25
     compared = torch.tensor([[False, True, False], [True, False, True], [False, True, False]])

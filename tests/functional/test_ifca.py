@@ -5,7 +5,7 @@ import torch
 from dfl_lightning.functional import best_server
 
 
-def test_the_lowest_loss_wins_and_of_equal_ones_the_first():
+def test_the_first_of_the_lowest_losses_wins():
     losses = torch.tensor([[0.3, 0.1, 0.2], [0.2, 0.1, 0.1], [1.0, 1.0, 1.0]])
     assert best_server(losses).tolist() == [1, 1, 0]
 

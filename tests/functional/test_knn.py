@@ -19,7 +19,7 @@ def drawn(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_golden_numbers():
+def test_votes_are_the_golden_numbers():
     """Squared distances 0, 2 and 6 in two dimensions, of the classes 1, 0 and 1; then half the network's .7 and .3."""
     stored = torch.tensor([[0.0, 0.0], [1.0, 1.0], [math.sqrt(6), 0.0]], dtype=torch.float64)
     votes = neighbour_votes(torch.zeros(1, 2, dtype=torch.float64), stored, torch.tensor([1, 0, 1]), 2)
@@ -64,7 +64,7 @@ def test_votes_of_far_features_are_relative_to_the_nearest(kernel):
     assert votes.sum() == pytest.approx(1)
 
 
-def test_of_equally_far_features_the_first_ones_vote():
+def test_among_equal_distances_the_first_samples_vote():
     stored, query = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]] * 50), torch.zeros(3, 1)
     for first in (0, 1, 2):
         labels = torch.full((200,), 3)
@@ -73,7 +73,7 @@ def test_of_equally_far_features_the_first_ones_vote():
         assert votes[0].tolist() == pytest.approx([1 / (first + 1)] * (first + 1) + [0] * (3 - first))
 
 
-def test_copies_of_a_sample_are_equally_far_whatever_their_place():
+def test_the_first_of_many_copies_is_nearest():
     """As products of matrices, distances to copies would differ by rounding, and a later one might come first."""
     sample, queries = 100 + drawn(0, 1, 33), 100 + drawn(1, 64, 33)
     labels = torch.arange(101)
@@ -81,7 +81,7 @@ def test_copies_of_a_sample_are_equally_far_whatever_their_place():
     assert (votes.argmax(1) == 0).all()
 
 
-def test_clients_side_by_side_are_clients_alone(monkeypatch):
+def test_clients_together_vote_as_each_alone(monkeypatch):
     queries, stored = drawn(0, 3, 11, 4), drawn(1, 3, 9, 4)
     labels = torch.randint(0, 3, (3, 9), generator=torch.Generator().manual_seed(2))
     alone = torch.stack([neighbour_votes(*each, 3, k=4) for each in zip(queries, stored, labels, strict=True)])
@@ -90,7 +90,7 @@ def test_clients_side_by_side_are_clients_alone(monkeypatch):
     assert torch.equal(neighbour_votes(queries, stored, labels, 3, k=4), alone)
 
 
-def test_features_that_are_no_numbers_make_no_votes():
+def test_nonfinite_features_give_no_votes():
     stored = torch.tensor([[0.0], [math.nan]])
     votes = neighbour_votes(torch.tensor([[0.0], [math.nan]]), stored, torch.tensor([0, 1]), 2, k=1)
     assert votes[0].tolist() == [1, 0]
@@ -119,13 +119,13 @@ def test_the_best_share_is_that_of_a_loop(seed, samples, classes):
     assert best_vote_shares(votes, network, labels, GRID).item() == best
 
 
-def test_without_a_difference_the_network_alone_decides():
+def test_equal_shares_leave_the_decision_to_the_network():
     same = torch.tensor([[[0.4, 0.6]], [[0.9, 0.1]]])
     shares = best_vote_shares(same, same, torch.tensor([[1], [0]]), GRID)
     assert shares.tolist() == [0, 0]
 
 
-def test_votes_that_rule_out_the_right_answer_are_not_trusted_alone():
+def test_votes_that_exclude_the_right_class_get_no_weight():
     """A probability of 0 has an infinite loss; among equally many right answers it loses."""
     votes, network = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.6, 0.4]])
     assert best_vote_shares(votes, network, torch.tensor([0, 1]), GRID) == 0

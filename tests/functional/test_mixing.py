@@ -76,7 +76,7 @@ def test_votes_agree_with_a_loop(seed, n, more):
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
 
 
-def test_own_rows_of_receivers_are_on_the_list_with_or_without_a_vote():
+def test_the_list_contains_the_receivers_own_rows():
     selected, active = Links.of(torch.tensor([0, 2]), torch.tensor([1, 2]), nodes=4), torch.ones(4, dtype=torch.bool)
     include_self, receivers = torch.tensor([True, False, False, False]), torch.tensor([True, True, True, False])
     voters, votes = functional.count_votes(selected, selected.senders, active, include_self, 6, receivers)
@@ -89,7 +89,7 @@ def test_own_rows_of_receivers_are_on_the_list_with_or_without_a_vote():
 
 
 @pytest.mark.parametrize("row", [-2, 3, 100])
-def test_a_stand_in_that_does_not_exist_is_refused(row):
+def test_a_substitute_that_does_not_exist_is_refused(row):
     up = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="one of the 3 rows"):
         count_votes(everybody(3), torch.full((3, 3), row), up, up, 3)
@@ -107,14 +107,14 @@ def test_uniform_weights_are_the_shares_of_the_votes():
     assert weights.dtype == torch.float64
 
 
-def test_averaging_only_oneself_returns_ones_model_bit_for_bit():
+def test_averaging_only_the_own_model_returns_it_exactly():
     models = torch.randn(5, 11, generator=generator(), dtype=torch.float64)
     up = torch.ones(5, dtype=torch.bool)
     votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), standing_in_for_themselves(5), up, up, 5)
     assert torch.equal(uniform_weights(votes) @ models, models)
 
 
-def test_a_server_goes_a_part_of_the_way_to_the_average():
+def test_a_server_moves_partly_towards_the_average():
     models = torch.randn(4, 6, generator=generator(), dtype=torch.float64)
     weights = torch.eye(4, dtype=torch.float64)
     weights[3] = torch.tensor([0.5, 0.25, 0.25, 0])
@@ -124,7 +124,7 @@ def test_a_server_goes_a_part_of_the_way_to_the_average():
     torch.testing.assert_close(moved, expected)
 
 
-def test_a_server_that_hears_nobody_keeps_a_zero_row():
+def test_a_server_without_senders_keeps_a_zero_row():
     assert not server_step(torch.zeros(3, 3), slice(0, 3), 0.1).any()
 
 
@@ -138,7 +138,7 @@ def votes_of(graph):
 
 
 @given(st.integers(0, 2**20), st.integers(1, 12))
-def test_metropolis_weights_are_doubly_stochastic_on_any_graph_and_agree_with_a_loop(seed, n):
+def test_metropolis_weights_are_doubly_stochastic_and_match_a_loop(seed, n):
     graph = some_graph(seed, n)
     weights = metropolis_weights(votes_of(graph))
     expected = torch.zeros(n, n, dtype=torch.float64)
@@ -159,12 +159,12 @@ def test_metropolis_weights_do_not_depend_on_a_vote_for_oneself():
     assert torch.equal(metropolis_weights(votes), metropolis_weights(votes - torch.eye(4)))
 
 
-def test_who_hears_nobody_keeps_all_of_itself_and_who_does_not_mix_has_no_weights():
+def test_isolated_receivers_weigh_themselves_and_absent_ones_nothing():
     votes = torch.tensor([[1.0, 0, 0], [0, 0, 0], [1, 0, 1]])
     assert metropolis_weights(votes).tolist() == [[1, 0, 0], [0, 0, 0], [0.5, 0, 0.5]]
 
 
-def test_an_update_counts_with_the_neighbours_of_whose_it_is():
+def test_a_substitute_counts_the_neighbours_of_its_owner():
     votes = torch.tensor([[1.0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0]])
     weights = metropolis_weights(votes, owners=torch.tensor([0, 1, 2, 0, 1, 2]))
     third = pytest.approx(1 / 3)
@@ -180,7 +180,7 @@ def some_weights(seed, n, rows):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 3))
-def test_what_is_exchanged_is_the_smaller_weight_of_each_pair_and_keeps_sums(seed, n, more):
+def test_pairs_exchange_their_smaller_weight_and_keep_sums(seed, n, more):
     weights = some_weights(seed, n, n + more)
     smaller = torch.minimum(weights[:, :n], weights[:, :n].T)
     smaller.fill_diagonal_(0)
@@ -202,7 +202,7 @@ NO_OWN_ROW = Links.of(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), nodes=2)
         lambda weights, voters: functional.server_step(weights, voters, torch.tensor([False, True]), 0.5),
     ],
 )
-def test_what_is_left_for_oneself_needs_a_place(function):
+def test_lists_without_own_rows_are_refused(function):
     with pytest.raises(ValueError, match="lacks its own row"):
         function(torch.ones(3), NO_OWN_ROW)
     function(torch.tensor([1.0, 1.0, 0.0]), NO_OWN_ROW)  # receiver 1 has neither votes nor weights

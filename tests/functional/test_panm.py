@@ -30,7 +30,7 @@ def cosines(rows):
     return cosines_from_gram((gram + gram.T) / 2)
 
 
-def test_the_similarity_of_gradients_in_numbers():
+def test_the_similarity_of_gradients_has_the_golden_values():
     start, first = torch.tensor([[1.0, 0, 0], [0, 1, 0]]), torch.zeros(2, 3)
     trained = torch.tensor([[2.0, 1, 0], [1, 1, 1]])
     updates, accumulated = (cosines(trained - x) for x in (start, first))
@@ -51,7 +51,7 @@ def test_alpha_is_the_share_of_this_rounds_cosine(alpha, expected):
     assert one.item() == pytest.approx(expected, abs=1e-15)
 
 
-def test_a_model_without_any_loss_is_as_similar_as_can_be_and_one_that_diverges_not_at_all():
+def test_zero_loss_is_most_similar_and_infinite_loss_not():
     similarity = loss_similarity(torch.tensor([0.0, 1e-13, 0.25, math.inf, math.nan]))
     assert similarity[:4].tolist() == pytest.approx([1e12, 1e12, 4, 0])
     assert similarity[4].isnan()
@@ -95,11 +95,11 @@ def members(mask):
         ("A", "literal", {4, 6, 7, 8}),
     ],
 )
-def test_the_golden_matchings(case, matching, expected):
+def test_matchings_are_the_golden_ones(case, matching, expected):
     assert members(same_cluster(*looked_at(*CASES[case]), matching)[0]) == expected
 
 
-def test_receivers_do_not_see_each_other():
+def test_receivers_are_clustered_independently():
     width = max(len(s) + len(c) for s, c in CASES.values())
     similarity = torch.full((len(CASES), width), math.nan, dtype=torch.float64)
     sampled = torch.zeros(len(CASES), width, dtype=torch.bool)
@@ -127,14 +127,14 @@ def test_a_matching_agrees_with_a_loop(numbers, data, matching):
 
 
 @given(NUMBERS, st.data(), st.sampled_from([0.5, 4.0, 1024.0]), st.sampled_from([-8.0, 0.0, 2.0]))
-def test_neither_the_unit_nor_the_origin_of_the_similarity_matters(numbers, data, unit, origin):
+def test_scaling_and_shifting_similarities_does_not_change_clusters(numbers, data, unit, origin):
     y = torch.tensor([numbers], dtype=torch.float64) / 1024
     sampled = torch.tensor([data.draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers)))])
     usual = same_cluster(y, sampled, ~sampled, iterations=3)
     assert torch.equal(same_cluster(unit * y + origin, sampled, ~sampled, iterations=3), usual)
 
 
-def test_a_difference_that_is_rounding_alone_makes_no_second_cluster():
+def test_rounding_does_not_make_a_second_cluster():
     y = torch.full((1, 6), 0.9, dtype=torch.float64)
     y[0, ::2] += 1e-15
     sampled = torch.tensor([[True, False, True, False, True, False]])
@@ -149,7 +149,7 @@ def test_with_neighbours_only_or_strangers_only_there_is_one_cluster():
     assert not same_cluster(y, nobody, nobody).any()
 
 
-def test_when_in_doubt_a_client_goes_to_the_neighbours_component():
+def test_ties_go_to_the_neighbours_component():
     # the components are (1, 0) and (-1, 0): both zeros lie in the middle
     y = torch.tensor([[1.0, 0.0, -1.0, 0.0]], dtype=torch.float64)
     sampled = torch.tensor([[True, True, False, False]])
@@ -181,20 +181,20 @@ def many_matchings(clusters, gap, spread, matching="oriented", right=1.0, held=5
 @pytest.mark.parametrize(
     ("clusters", "precision", "recall"), [(2, 0.999, 0.919), (4, 0.999, 0.866), (10, 0.997, 0.872), (1, 1.0, 0.21)]
 )
-def test_matchings_find_most_of_the_cluster_and_where_there_is_one_only_they_split_it(clusters, precision, recall):
+def test_matchings_find_most_of_the_cluster(clusters, precision, recall):
     found = many_matchings(clusters, gap=0.4, spread=0.08)
     assert found[0] == pytest.approx(precision, abs=0.005)
     assert found[1] == pytest.approx(recall, abs=0.04)
 
 
-def test_orientation_rescues_lists_that_start_mostly_wrong():
+def test_orientation_corrects_lists_that_start_mostly_wrong():
     runs = {m: many_matchings(4, 0.25, 0.1, m, right=0.4, held=10) for m in ("oriented", "unoriented")}
     assert runs["oriented"][0] > 0.87
     assert runs["unoriented"][0] < 0.72
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
-def test_a_list_keeps_who_was_not_looked_at_and_takes_who_matched():
+def test_a_list_keeps_unsampled_and_adds_matched_clients():
     neighbours = torch.tensor([[True, True, True, False, False]])
     sampled = torch.tensor([[False, True, True, False, False]])
     matched = torch.tensor([[False, True, False, True, False]])

@@ -33,13 +33,13 @@ def close(actual, expected, digits):
         ((6, 6, 3, 2), "new", (1, 1, 1)),
     ],
 )
-def test_the_law_in_numbers(setting, candidates, expected):
+def test_the_law_has_the_golden_values(setting, candidates, expected):
     close(initialisation_probabilities(*setting, rounds=10, candidates=candidates), expected, digits=6)
 
 
 @pytest.mark.parametrize("candidates", ["new", "all"])
 @pytest.mark.parametrize("setting", [(20, 5, 4, 2), (12, 6, 3, 3), (30, 8, 9, 5), (8, 5, 5, 3)])
-def test_the_law_is_that_of_lists_of_clients(setting, candidates):
+def test_the_law_agrees_with_simulated_lists(setting, candidates):
     n, a, l, k = setting
     draw, runs = random.Random(0), 5_000
     done = [0] * 4
@@ -57,7 +57,7 @@ def test_the_law_is_that_of_lists_of_clients(setting, candidates):
 
 
 @pytest.mark.parametrize(("k", "l", "n"), [(5, 4, 100), (3, 9, 3)])
-def test_a_list_that_is_not_full_after_the_first_round_is_refused(k, l, n):
+def test_too_few_samples_for_the_first_list_are_refused(k, l, n):
     with pytest.raises(ValueError, match=f"k={k} neighbours need"):
         initialisation_probabilities(n, 2, l, k, 3)
 
@@ -77,17 +77,17 @@ def test_a_list_that_is_not_full_after_the_first_round_is_refused(k, l, n):
         ((100, 50, 10, 3), (0.95093432, 0.99987364)),
     ],
 )
-def test_the_printed_theorem_in_numbers(setting, expected):
+def test_the_printed_theorem_has_the_golden_values(setting, expected):
     close(literal_initialisation_probabilities(*setting, rounds=10), expected, digits=8)
 
 
-def test_the_printed_theorem_hopes_where_there_are_too_few_friends():
+def test_the_printed_theorem_overestimates_with_too_few_friends():
     printed = literal_initialisation_probabilities(20, 3, 4, 3, 10)
     close(printed, (0, 0.0259, 0.1051, 0.2219, 0.3533, 0.4817, 0.5966, 0.6934, 0.7715, 0.8325), digits=4)
 
 
 @pytest.mark.parametrize("setting", [(100, 50, 10, 5), (20, 5, 4, 2), (20, 5, 4, 6), (9, 4, 8, 3), (7, 1, 3, 2)])
-def test_the_first_round_is_a_hypergeometric_tail_and_the_others_add_independent_draws(setting):
+def test_literal_probabilities_are_sums_of_hypergeometric_tails(setting):
     n, a, l, k = setting
     law = hypergeom(n - 1, a - 1, l)
     one, two = literal_initialisation_probabilities(*setting, rounds=2)
@@ -95,7 +95,7 @@ def test_the_first_round_is_a_hypergeometric_tail_and_the_others_add_independent
     assert two == pytest.approx(sum(law.pmf(x) * law.sf(k - x - 1) for x in range(l + 1)), abs=1e-12)
 
 
-def test_the_documented_table_is_what_the_functions_say():
+def test_the_documented_table_agrees_with_the_functions():
     page = (Path(__file__).parents[2] / "docs" / "panm.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     setting = (100, 25, 10, 5)
@@ -111,6 +111,6 @@ def test_the_documented_table_is_what_the_functions_say():
 
 # --- cost -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("l", "k", "models"), [(4, 2, 1118), (4, 3, 1397), (10, 5, 2795)])
-def test_the_models_of_the_papers_table_6(l, k, models):
+def test_received_models_are_those_of_the_papers_table_6(l, k, models):
     assert panm_models_received(l, k, stage_one=100, stage_two=200, tau=10) == models
     assert sum(panm_models_in_round(t, l, k, stage_one=100, tau=10) for t in range(1, 301)) == models

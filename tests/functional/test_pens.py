@@ -17,11 +17,11 @@ def chosen(counts, sent=None, rule="expected", sampled=10, top=2, rounds=20):
     return more_often_than_expected(torch.tensor(counts), expected, looks, rule, **settings).tolist()
 
 
-def test_golden_of_gossipy():
+def test_counts_of_gossipys_example_choose_the_same_client():
     assert chosen([5, 1, 0, 3], [10, 10, 10, 15], "sent") == [True, False, False, False]
 
 
-def test_five_sources_five_bars():
+def test_every_source_has_its_threshold():
     """n = 5, top 2, sampled 3, 10 rounds: 5; 4; 4; ceil(10) = 10."""
     counts, settings = [4, 5, 6, 11], {"sampled": 3, "top": 2, "rounds": 10}
     assert chosen(counts, rule="expected", **settings) == [False, False, True, True]
@@ -37,7 +37,7 @@ def test_five_sources_five_bars():
     st.integers(1, 40),
     st.data(),
 )
-def test_bars_agree_with_integers(counts, top, more, rounds, data):
+def test_thresholds_agree_with_integer_arithmetic(counts, top, more, rounds, data):
     n, sampled = len(counts) + 1, top + more
     sent = data.draw(st.lists(st.integers(0, 40), min_size=n - 1, max_size=n - 1))
     exact = {
@@ -52,7 +52,7 @@ def test_bars_agree_with_integers(counts, top, more, rounds, data):
 
 
 @pytest.mark.parametrize("rounds", [3, 7, 30])
-def test_a_bar_that_is_a_sum_of_thirds_is_no_lower_for_it(rounds):
+def test_rounding_of_summed_thirds_does_not_lower_the_threshold(rounds):
     counts = torch.full((12,), rounds)
     summed = sum(torch.full((12,), 1 / 3, dtype=torch.float64) for _ in range(3 * rounds))
     settings = {"nodes": 4, "sampled": 1, "top": 1, "rounds": 3 * rounds}

@@ -44,7 +44,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_receiver_gets_what_it_would_get_alone(name):
+def test_a_receivers_result_does_not_depend_on_other_receivers(name):
     together = FUNCTIONS[name](torch.arange(E), LINKS)
     for receiver in (0, 1, 2, 57, N - 1):
         at = torch.arange(int(LINKS.starts[receiver]), int(LINKS.starts[receiver + 1]))

@@ -10,7 +10,7 @@ from dfl_lightning.functional import column_medians, trimmed_means
 
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("received", [1, 2, 3, 4, 7, 10, 20, 128, 150])
-def test_they_are_those_of_numpy_and_scipy(received, equal):
+def test_medians_and_trimmed_means_agree_with_numpy_and_scipy(received, equal):
     draws = torch.Generator().manual_seed(received)
     rows = torch.randn(3, received, 11, generator=draws, dtype=torch.float64)
     rows = rows.round() if equal else rows
@@ -20,7 +20,7 @@ def test_they_are_those_of_numpy_and_scipy(received, equal):
         np.testing.assert_allclose(trimmed_means(rows, trim).numpy(), expected, rtol=1e-13, atol=1e-15)
 
 
-def test_a_minority_of_wrong_rows_moves_them_no_further_than_the_others_lie():
+def test_a_minority_cannot_move_estimates_beyond_honest_rows():
     draws = torch.Generator().manual_seed(1)
     rows = torch.randn(9, 5, generator=draws)
     wrong = rows.clone()

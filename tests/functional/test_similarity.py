@@ -73,7 +73,7 @@ def test_cosines_do_not_depend_on_the_unit_of_the_vectors(scale):
 
 
 @pytest.mark.parametrize("broken", [math.inf, math.nan])
-def test_a_vector_that_is_not_finite_is_unknown_and_leaves_the_other_pairs_alone(broken):
+def test_a_nonfinite_vector_is_unknown_in_its_pairs_only(broken):
     vectors = some_vectors(5)
     vectors[1] = 0
     whole = cosines_from_gram(gram(vectors))
@@ -86,7 +86,7 @@ def test_a_vector_that_is_not_finite_is_unknown_and_leaves_the_other_pairs_alone
 
 
 @pytest.mark.parametrize("function", [cosines_from_gram, distances_from_gram])
-def test_everything_on_pairs_is_float64_and_the_gram_matrix_is_not_changed(function):
+def test_results_are_float64_and_the_gram_matrix_is_unchanged(function):
     products = gram(some_vectors(4)).float()
     before = products.clone()
     assert function(products).dtype == torch.float64
@@ -94,7 +94,7 @@ def test_everything_on_pairs_is_float64_and_the_gram_matrix_is_not_changed(funct
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_centred_cosines_from_the_gram_matrix_equal_those_from_the_vectors(seed):
+def test_centred_cosines_equal_those_of_the_vectors(seed):
     vectors = some_vectors(11, 7, seed)
     seen = torch.rand(11, 11, generator=torch.Generator().manual_seed(seed)) < 0.5
     expected = naive_centred_cosines(vectors.numpy(), seen.numpy())
@@ -102,7 +102,7 @@ def test_centred_cosines_from_the_gram_matrix_equal_those_from_the_vectors(seed)
     np.testing.assert_allclose(actual.numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_a_large_common_part_cancels():
+def test_centring_removes_a_large_common_part():
     vectors = some_vectors(8, 4)
     seen = everybody(8)
     shifted = centred_cosines(gram(vectors + 1e3), seen)
@@ -119,20 +119,20 @@ def test_identical_clients_have_cosine_exactly_zero(dtype, m):
     assert torch.equal(centred_cosines(products, everybody(m)), torch.zeros(m, m, dtype=torch.float64))
 
 
-def test_a_receiver_that_sees_nobody_is_its_own_centre_and_has_cosine_zero():
+def test_a_receiver_without_senders_has_centred_cosine_zero():
     seen = everybody(5)
     seen[2] = False
     assert torch.equal(centred_cosines(gram(some_vectors(5)), seen)[2], torch.zeros(5, dtype=torch.float64))
 
 
-def test_vectors_that_differ_by_more_than_the_tolerance_are_told_apart():
+def test_vectors_beyond_the_tolerance_are_distinguished():
     vectors = torch.ones(4, 4, dtype=torch.float64) + 1e-3 * torch.eye(4, dtype=torch.float64)
     cosines = centred_cosines(gram(vectors), everybody(4))
     expected = torch.full((4, 4), -1 / 3, dtype=torch.float64).fill_diagonal_(1)
     torch.testing.assert_close(cosines, expected, rtol=0, atol=1e-6)
 
 
-def test_a_huge_client_that_is_not_seen_changes_nobody_elses_cosines():
+def test_a_huge_unseen_client_does_not_change_other_cosines():
     vectors = some_vectors(6)
     seen = everybody(6)
     seen[:5, 5] = False
@@ -141,7 +141,7 @@ def test_a_huge_client_that_is_not_seen_changes_nobody_elses_cosines():
     torch.testing.assert_close(centred_cosines(gram(vectors), seen)[:5, :5], small[:5, :5], rtol=0, atol=1e-14)
 
 
-def test_a_broken_client_spoils_only_the_receivers_that_see_it():
+def test_a_nonfinite_client_affects_only_receivers_that_see_it():
     vectors = some_vectors(5)
     seen = everybody(5)
     seen[:3, 4] = False
@@ -153,13 +153,13 @@ def test_a_broken_client_spoils_only_the_receivers_that_see_it():
     assert cosines[:, 4].isnan().all()
 
 
-def test_distances_agree_with_torch_and_are_exactly_zero_on_the_diagonal():
+def test_distances_agree_with_torch_and_have_a_zero_diagonal():
     vectors = some_vectors()
     distances = distances_from_gram(gram(vectors))
     torch.testing.assert_close(distances, torch.cdist(vectors, vectors), rtol=0, atol=1e-12)
     assert torch.equal(distances.diagonal(), torch.zeros(9, dtype=torch.float64))
 
 
-def test_rounding_cannot_make_a_distance_imaginary():
+def test_rounding_does_not_give_nan_distances():
     products = torch.tensor([[1.0, 1.0 + 1e-6], [1.0 + 1e-6, 1.0]], dtype=torch.float64)
     assert torch.equal(distances_from_gram(products), torch.zeros(2, 2, dtype=torch.float64))
