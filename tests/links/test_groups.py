@@ -13,7 +13,7 @@ def drawn(seed):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4))
-def test_links_within_a_group_agree_with_a_matrix_written_down_or_not(seed, n, number):
+def test_links_within_groups_agree_with_a_matrix(seed, n, number):
     draws = drawn(seed)
     groups = 10 * torch.randint(0, number, (n,), generator=draws)
     hears, sends = torch.rand(2, n, generator=draws) < 0.7
@@ -26,7 +26,7 @@ def test_links_within_a_group_agree_with_a_matrix_written_down_or_not(seed, n, n
         assert torch.equal(links.count_alike(groups), mask.sum(1))
 
 
-def test_rows_beyond_the_nodes_are_found_in_no_list_of_nodes():
+def test_rows_beyond_the_nodes_are_in_no_list():
     pairs = AllPairs.of_nodes(3)
     voters = Links.of(torch.tensor([0, 0, 1, 2]), torch.tensor([1, 4, 3, 5]), nodes=3, rows=6)
     for links in (pairs, Links.complete(3)):
@@ -34,7 +34,7 @@ def test_rows_beyond_the_nodes_are_found_in_no_list_of_nodes():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 8))
-def test_pairs_the_other_way_round(seed, n):
+def test_transposed_pairs_agree_with_a_matrix(seed, n):
     draws = drawn(seed)
     known, asked = torch.rand(2, n, n, generator=draws) < 0.5
     values = torch.rand(n, n, generator=draws, dtype=torch.float64)
@@ -45,7 +45,7 @@ def test_pairs_the_other_way_round(seed, n):
     assert torch.equal(memory.read_back(links, -1), expected)
 
 
-def test_what_is_not_known_is_not_written():
+def test_nan_is_not_written_into_memory():
     memory, links = LinkMemory.empty(3), Links.complete(3)
     memory.write(links, torch.arange(6.0))
     memory.write_known(links, torch.tensor([torch.nan, 7, torch.nan, torch.nan, 8, torch.nan]))
@@ -57,7 +57,7 @@ def test_lists_between_different_nodes_have_no_union():
         Links.complete(3).union(Links.empty(3, rows=6))
 
 
-def test_with_nobody_the_union_is_the_other_list_as_it_is():
+def test_the_union_with_an_empty_list_is_the_other_list():
     pairs = AllPairs.of_nodes(200_000)
     assert Links.empty(200_000).union(pairs) is pairs
     assert pairs.union(Links.empty(200_000)) is pairs

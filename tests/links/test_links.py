@@ -33,7 +33,7 @@ def numbers(links: Links, generator: torch.Generator) -> Tensor:
 
 
 @pytest.mark.parametrize("number", FEDERATIONS)
-def test_the_best_of_each_receiver(number: int) -> None:
+def test_each_receivers_best_links_agree_with_a_loop(number: int) -> None:
     """Equals go to the lowest id, NaN is never chosen; every receiver may choose another number."""
     _, links, generator = drawn(number)
     values, k = numbers(links, generator), torch.randint(0, 4, (links.nodes,), generator=generator)
@@ -84,7 +84,7 @@ def test_sets_agree_with_matrices(number: int) -> None:
     )
 
 
-def test_a_hub_does_not_pad_everybody() -> None:
+def test_one_receiver_of_many_links_needs_no_padding() -> None:
     """One node hears 50,000, all others one: a matrix of them would have 2.5 billion entries."""
     n = 50_001
     star = Links.of(
@@ -117,7 +117,7 @@ def test_numbers_are_those_of_splitmix64() -> None:
 
 
 @pytest.mark.parametrize("number", FEDERATIONS)
-def test_a_link_more_changes_no_other_draw(number: int) -> None:
+def test_another_link_does_not_change_other_draws(number: int) -> None:
     mask, links, generator = drawn(number)
     more = Links.from_mask(mask | (torch.rand(mask.shape, generator=generator) < 0.3))
     assert torch.equal(more.uniform(5)[more.find(links)], links.uniform(5))
@@ -146,7 +146,7 @@ def test_every_set_of_two_is_equally_likely() -> None:
 
 # --- all pairs without a list ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("number", FEDERATIONS)
-def test_all_pairs_are_the_list_that_they_stand_for(number: int) -> None:
+def test_all_pairs_agree_with_the_full_list(number: int) -> None:
     generator = torch.Generator().manual_seed(number)
     n = int(torch.randint(1, 15, (), generator=generator))
     hears, sends = torch.rand(2, n, generator=generator) < 0.7
