@@ -28,7 +28,7 @@ def test_each_node_has_its_own_repeatable_draw():
     assert not torch.equal(weights(fresh_parameters(plain, seed=1, node=1)), rows[1])
 
 
-def test_a_draw_depends_on_the_architecture_only_and_starts_buffers_anew():
+def test_a_draw_depends_on_the_architecture_and_resets_buffers():
     used = network()
     used(torch.ones(4, 1, 4, 4))
     nn.init.constant_(used[0].weight, 5.0)
@@ -38,7 +38,7 @@ def test_a_draw_depends_on_the_architecture_only_and_starts_buffers_anew():
     assert not fresh[1].running_mean.any()
 
 
-def test_drawing_leaves_the_network_and_the_global_generator_alone():
+def test_drawing_changes_neither_network_nor_global_generator():
     plain = network()
     before = weights(plain).clone()
     state = torch.get_rng_state()
@@ -53,7 +53,7 @@ class Scale(nn.Module):
         self.scale = nn.Parameter(torch.ones(3))
 
 
-def test_a_layer_that_cannot_be_drawn_anew_is_refused_by_name():
+def test_a_layer_without_initialisation_is_refused_by_name():
     with pytest.raises(UserError, match=r"init=independent: layer '1' has parameters but no reset_parameters\(\)"):
         fresh_parameters(nn.Sequential(nn.Linear(2, 3), Scale()), seed=0, node=0)
     with pytest.raises(UserError, match="layer 'Scale'"):

@@ -108,7 +108,7 @@ def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("network", "shape"), [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharTransformer, Tabular)]
 )
-def test_networks_compute_what_their_layers_say(network, shape):
+def test_networks_agree_with_layers_applied_by_hand(network, shape):
     built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)
     assert torch.allclose(built(x), by_hand(network.__name__, built.state_dict(), x), atol=1e-6)
 
@@ -163,7 +163,7 @@ def test_a_new_network_is_in_training_mode_throughout(network, shape):
     assert all(module.training for module in network(input_shape=shape, num_classes=4).modules())
 
 
-def test_a_character_is_scored_by_those_before_it_as_torchs_own_transformer_does():
+def test_the_transformer_is_causal_and_agrees_with_torchs():
     built = CharTransformer(width=8, heads=2, padding_idx=1, input_shape=(5,), num_classes=4).double().eval()
     w, x = built.state_dict(), torch.tensor([[0, 3, 2, 1, 2], [2, 2, 0, 3, 0]])
     y = w["features.embedding.characters.weight"][x] + w["features.embedding.places.weight"]
@@ -192,7 +192,7 @@ def test_a_character_is_scored_by_those_before_it_as_torchs_own_transformer_does
     assert not w["features.embedding.characters.weight"][1].any()
 
 
-def test_a_forecast_is_that_of_the_convolutions_sum_by_sum():
+def test_forecasts_agree_with_convolutions_computed_by_hand():
     built = TCN(channels=[2, 3], kernel_size=2, input_shape=(1, 6), num_classes=2).double().eval()
     w, x = built.state_dict(), torch.randn(3, 1, 6, dtype=torch.float64)
 
@@ -256,7 +256,7 @@ def test_building_for_other_numbers_is_refused_with_both():
 
 
 @pytest.mark.parametrize("network", [LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN])
-def test_the_smallest_images_are_the_smallest_that_work(network):
+def test_documented_smallest_image_sizes_are_exact(network):
     side = network.smallest
     assert network(input_shape=(1, side, side), num_classes=2)(torch.rand(3, 1, side, side)).shape == (3, 2)
     with pytest.raises(

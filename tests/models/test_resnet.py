@@ -34,7 +34,7 @@ def their_name(name: str) -> str:
 
 
 @every_norm
-def test_it_is_torchvisions_network_with_another_stem(options):
+def test_resnet_is_torchvisions_with_another_stem(options):
     ours, theirs, x = build(**options), torchvisions(**options), torch.randn(4, 3, 16, 16)
     with torch.no_grad():
         for value in theirs.state_dict().values():
@@ -67,7 +67,7 @@ def test_the_number_of_groups_reaches_every_normalisation():
         assert [norm.num_groups for norm in norms] == [groups] * 20  # stem, 2 in each of 8 blocks, 3 shortcuts
 
 
-def test_with_group_norm_an_image_is_judged_without_its_batch_and_with_batch_norm_not():
+def test_group_norm_scores_do_not_depend_on_the_batch():
     x = torch.randn(4, 3, 16, 16)
     group, batch = build(), build(norm="batch")
     torch.testing.assert_close(group(x)[:2], group(x[:2]), atol=1e-5, rtol=1e-5)
@@ -84,7 +84,7 @@ def test_every_parameter_learns():
 
 @pytest.mark.parametrize("groups", [1, 32, 64])
 @pytest.mark.parametrize("shape", [(1, 2, 2), (3, 2, 5), (1, 9, 7), (2, 40, 40)])
-def test_any_size_of_images_from_2x2_will_do(shape, groups):
+def test_images_from_2x2_on_are_accepted(shape, groups):
     logits = build(shape, groups=groups)(torch.rand(1, *shape))
     assert logits.shape == (1, 7)
     assert torch.isfinite(logits).all()
