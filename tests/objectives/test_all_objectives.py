@@ -103,7 +103,7 @@ def test_every_shipped_rule_is_listed():
     assert shipped - {"Objective", "DisPFL"} <= set(LISTED)  # DisPFL needs masks: tests/objectives/test_dispfl.py
 
 
-def test_all_but_exact_second_derivatives_are_stacked_and_those_say_so():
+def test_all_rules_but_exact_second_derivatives_are_stacked():
     assert set(LISTED) - set(STACKED) == {"PerFedAvg hessian"}
     with pytest.raises(CannotStack, match="PerFedAvg does not say stackable = True"):
         federation("PerFedAvg hessian", StackedEngine)
@@ -128,7 +128,7 @@ def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
 
 
 @every_rule_in_either_engine
-def test_what_a_client_does_is_a_matter_of_its_own(name, engine):
+def test_a_clients_training_does_not_depend_on_other_clients(name, engine):
     """Training it alone, or beside clients with other data and other models, leaves the same."""
     together, said = usual(name, engine)
     changed_data = federation(name, engine)
@@ -158,7 +158,7 @@ def test_a_parameter_may_be_a_single_number(name, engine):
 
 
 @every_rule_in_either_engine
-def test_who_does_not_train_keeps_all_its_models(name, engine):
+def test_a_client_that_does_not_train_keeps_all_its_models(name, engine):
     f = federation(name, engine)
     before = {set_: rows.clone() for set_, rows in {**f.bank.boundary.rows, **f.bank.boundary.numbers}.items()}
     rows, _ = trained(f, [0, 3])
@@ -169,7 +169,7 @@ def test_who_does_not_train_keeps_all_its_models(name, engine):
 
 
 @every_rule_in_either_engine
-def test_a_client_that_diverges_keeps_all_its_models_and_harms_nobody(name, engine):
+def test_a_diverged_client_keeps_its_models_and_affects_no_other(name, engine):
     others, _ = usual(name, engine)
     f = federation(name, engine)
     f.data.images[f.data.train[1]] = float("nan")
@@ -183,7 +183,7 @@ def test_a_client_that_diverges_keeps_all_its_models_and_harms_nobody(name, engi
 
 
 @every_rule_in_either_engine
-def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
+def test_a_rule_uses_named_draws_and_is_repeatable(name, engine):
     first, _ = usual(name, engine)
     torch.rand(7)  # somebody else draws
     generators = states()
@@ -217,7 +217,7 @@ def run(name, engine, rule=None):
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_a_run_goes_on_from_what_was_saved_with_the_same_bits(name):
+def test_a_run_resumes_with_the_same_bits(name):
     whole = run(name, "auto").go(2)
     saved = through_a_file(copy.deepcopy(whole.state()))
     whole.go(2)
@@ -236,7 +236,7 @@ def test_nothing_but_models_is_sent(name):
 
 
 @pytest.mark.parametrize("rule", [QGDSGDm(0.0), DFedSAM(0.0), MOON(0.0), FedProx(0.0)])
-def test_without_its_term_a_rule_is_plain_descent(rule):
+def test_with_strength_zero_a_rule_is_plain_descent(rule):
     ours, plain = (run("Plain", "loop", made).go(3).models for made in (rule, None))
     torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
@@ -254,14 +254,14 @@ class Scribbler(Objective):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
-def test_a_rule_that_writes_into_what_it_reads_leaves_the_rows_alone(engine):
+def test_writing_into_read_models_does_not_change_rows(engine):
     f = make_federation(objective=Scribbler(), engine=engine, sizes=SIZES, sets=("kept",))
     before = f.bank.rows("kept").clone()
     rows, _ = trained(f, range(len(SIZES)))
     assert torch.equal(rows["kept"], before)
 
 
-def test_a_rule_that_writes_into_what_it_reads_does_the_same_in_both_engines():
+def test_writing_into_read_models_agrees_in_both_engines():
     one, other = (
         trained(make_federation(objective=Scribbler(), engine=engine, sizes=SIZES, sets=("kept",)), [0, 1, 2])[0]
         for engine in (LoopEngine, StackedEngine)
@@ -283,7 +283,7 @@ class Counting(Objective):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
-def test_numbers_and_weights_of_samples_are_in_the_runs_precision_and_stay_what_they_were(engine):
+def test_counts_and_weights_have_the_runs_precision(engine):
     rows, _ = trained(
         make_federation(objective=Counting(), engine=engine, sizes=SIZES, batch_size=3), range(len(SIZES))
     )

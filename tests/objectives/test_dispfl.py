@@ -136,7 +136,7 @@ def test_each_round_is_that_of_the_paper(engine):
     assert searched
 
 
-def test_masks_keep_their_number_in_every_layer_and_biases_are_dense():
+def test_masks_keep_their_density_per_layer_and_dense_biases():
     rule = DisPFL(0.3)
     run = start(rule).go(4)
     for name, rows in (("mask", run.rows("mask")),):
@@ -155,7 +155,7 @@ def test_first_masks_differ_unless_they_are_common():
     assert torch.equal(alike.bank.boundary.rows["mask"][0], alike.bank.boundary.rows["mask"][1])
 
 
-def test_a_message_is_what_the_mask_keeps_and_a_bit_an_entry():
+def test_a_message_costs_kept_entries_and_one_bit_per_entry():
     rule = DisPFL(0.25)
     run = start(rule, policies=[Gossip(k="all"), MaskedAverage()]).go(2)
     possible = sum(e.stop - e.start for e in run.module.layout.entries if len(e.shape) > 1)
@@ -166,7 +166,7 @@ def test_a_message_is_what_the_mask_keeps_and_a_bit_an_entry():
     assert message < 4 * len(run.module.layout.shared)
 
 
-def test_layers_that_stay_with_their_client_are_no_part_of_a_message():
+def test_personal_layers_are_not_part_of_a_message():
     rule = DisPFL(0.25)
     metrics = start(rule, policies=[Gossip(k="all"), MaskedAverage()], shared=["features.*"]).go(1).rounds[0].metrics
     weight, bias = rule.kept[:2]  # of the first layer, 6 x 5; the head's are the other two
@@ -181,7 +181,7 @@ class Sent(Monitor):
 
 
 @pytest.mark.parametrize("make", [lambda: GaussianNoise(0.5, 0.3), lambda: NoiseAttack(clients=[1, 3])])
-def test_noise_where_the_senders_mask_holds_nothing_is_left_out(make):
+def test_noise_outside_the_senders_mask_is_removed(make):
     sent = Sent()
     run = start(policies=[Gossip(k="all"), MaskedAverage(), make(), sent]).go(2)
     sets, trained, n = run.witness.sets, run.rounds[-1].trained, len(SIZES)
@@ -194,7 +194,7 @@ def test_noise_where_the_senders_mask_holds_nothing_is_left_out(make):
         torch.testing.assert_close(run.models[i], expected, rtol=0, atol=1e-12)
 
 
-def test_the_training_loss_is_that_of_the_training():
+def test_the_search_does_not_change_the_training_loss():
     """With nothing masked and nothing exchanged between masks it is plain training, loss for loss."""
     sparse = start(DisPFL(1.0, prune=0.0), policies=[Gossip(k="all"), MaskedAverage()]).go(3)
     plain = start(policies=[Gossip(k="all"), Uniform()], objective=None).go(3)
@@ -216,7 +216,7 @@ def test_running_statistics_do_not_move_in_the_search():
 
 # --- the parts --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("density", [0.1, 0.5, 0.9, 1.0])
-def test_densities_are_in_proportion_and_together_what_is_asked_for(density):
+def test_densities_are_proportional_and_give_the_wanted_total(density):
     shapes = [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (10, 384), (2, 2)]
     found = erk_densities(shapes, density)
     sizes = [math.prod(s) for s in shapes]
@@ -227,7 +227,7 @@ def test_densities_are_in_proportion_and_together_what_is_asked_for(density):
     assert all(d <= 1 for d in found)
 
 
-def test_what_left_may_come_back_and_a_full_layer_stays_full():
+def test_removed_weights_may_return_and_full_layers_stay_full():
     mask, w = torch.tensor([[1.0, 1, 0]]), torch.tensor([[1.0, 2, 0]])
     assert searched_mask(mask, w, torch.tensor([[9.0, 0, 1]]), 2, 1).tolist() == [[1, 1, 0]]
     full = torch.ones(1, 3)
@@ -257,10 +257,10 @@ class Vector(nn.Module):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(make, sentence):
+def test_impossible_settings_are_refused_before_training(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
 
 
-def test_friends_stand_in_with_their_masks():
+def test_substitutes_work_with_masks():
     start(policies=[Gossip(k="all"), MaskedAverage(), Bernoulli(0.4), FDMS()]).go(4)

@@ -29,7 +29,7 @@ class Watcher(Objective):
 
 @pytest.mark.parametrize(("layer", "depth"), [("head", 2), ("2", 2), ("0", 0), ("1", 1)])
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_they_are_what_goes_into_the_layer(engine, layer, depth):
+def test_features_are_the_input_of_the_named_layer(engine, layer, depth):
     objective = Watcher(layer)
     f = make_federation(objective=objective, engine=engine, sizes=(8, 8, 8))
     f.engine.train(ALL, f.training(epochs=1, lr=0.0))
@@ -46,7 +46,7 @@ def test_they_are_what_goes_into_the_layer(engine, layer, depth):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_a_layer_that_does_not_exist_is_refused_with_those_that_do(engine):
+def test_an_unknown_layer_is_refused_with_the_existing_ones(engine):
     with pytest.raises(UserError, match=r"Watcher wants the input of the layer 'fc', which .* its layers are 0, 1, 2"):
         make_federation(objective=Watcher("fc"), engine=engine)
 
@@ -59,7 +59,7 @@ def test_a_container_needs_the_loop_engine():
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_what_is_attached_to_a_batch_is_an_attribute_of_it(engine):
+def test_attached_values_are_attributes_of_the_batch(engine):
     class Attaching(Objective):
         stackable = True
 
@@ -74,7 +74,7 @@ def test_what_is_attached_to_a_batch_is_an_attribute_of_it(engine):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_what_is_assigned_is_the_model(engine):
+def test_assigned_parameters_replace_the_model(engine):
     class Zero(Objective):
         stackable = True
 

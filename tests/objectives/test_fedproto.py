@@ -45,7 +45,7 @@ def own_prototypes(made, x, y):
     ("engine", "weighting"),
     [("loop", "samples"), ("loop", "equal"), ("stacked", "samples"), ("stacked", "equal"), ("recorded", "samples")],
 )
-def test_it_agrees_with_plain_modules_while_clients_drop_out(engine, weighting, monkeypatch):
+def test_fedproto_agrees_with_plain_modules_under_dropout(engine, weighting, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.cuda_graphs.FEWEST_STEPS", 1)
     kind, recorder = "loop" if engine == "loop" else "stacked", TapeRecorder()
     tolerance = 1e-7 if engine == "recorded" else 1e-9  # recorded steps have their learning rate in float32
@@ -100,7 +100,7 @@ def test_it_agrees_with_plain_modules_while_clients_drop_out(engine, weighting, 
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_without_the_distance_it_is_local_training_and_running_statistics_move_in_training_only(engine):
+def test_without_the_distance_fedproto_is_local_training(engine):
     settings = {
         "engine": engine,
         "network": network(nn.BatchNorm1d(WIDTH)),
@@ -157,7 +157,7 @@ def test_a_server_averages_and_clients_keep_their_models(engine):
         assert found["val_loss"][i].item() == pytest.approx(float(loss), abs=1e-9)
 
 
-def test_a_server_costs_at_most_two_sets_of_prototypes_a_client():
+def test_a_server_costs_at_most_two_prototype_sets_per_client():
     served = start(FedProto(), topology="server").go(3).rounds[-1].metrics
     complete = start(FedProto(), topology="complete").go(3).rounds[-1].metrics
     assert served["bytes_received"] <= 4 * CLASSES * (2 * WIDTH + 1)
@@ -223,6 +223,6 @@ class Backwards(nn.Module):
         ),
     ],
 )
-def test_what_cannot_work_is_one_sentence(make, sentence):
+def test_impossible_settings_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

@@ -24,7 +24,7 @@ SIZES = (9, 4, 14, 2)
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
 @pytest.mark.parametrize("steps", [1, 3, 7])
-def test_every_client_takes_so_many_batches_of_its_epochs(engine, steps):
+def test_every_client_takes_the_given_number_of_batches(engine, steps):
     sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     f = make_federation(sizes=SIZES, engine=engine, optimizer=sgd)
     before = f.bank.rows("models").clone()
@@ -46,7 +46,7 @@ def test_every_client_takes_so_many_batches_of_its_epochs(engine, steps):
         assert int(result.samples[owner]) == sum(map(len, taken))
 
 
-def test_a_run_takes_the_option_and_says_it(small_run):
+def test_a_run_accepts_and_reports_the_option(small_run):
     run = small_run(1, module={"local_steps": 2}).fit()
     assert "MLP, local_steps=2, batch_size=16" in repr(run.module)
     assert run.module.federation.local.duration == Duration(1, 2)

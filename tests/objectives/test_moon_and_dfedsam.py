@@ -51,7 +51,7 @@ def row(made):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_moon_agrees_with_plain_modules_and_keeps_the_model_that_a_client_trained_last(engine):
+def test_moon_agrees_with_plain_modules(engine):
     run, was_down = start(MOON(2.0, 0.3), Bernoulli(0.4), engine=engine, network=network()), 0
     rows, previous = run.models.clone(), run.models.clone()
     for t in range(5):
@@ -76,7 +76,7 @@ def test_moon_agrees_with_plain_modules_and_keeps_the_model_that_a_client_traine
     assert was_down
 
 
-def test_under_a_server_near_is_the_servers_model():
+def test_with_a_server_moon_pulls_towards_the_servers_model():
     """In the first round near and far are alike; from the second on they are not."""
 
     def under_a_server(rule):
@@ -89,7 +89,7 @@ def test_under_a_server_near_is_the_servers_model():
 
 
 @pytest.mark.parametrize(("rule", "steps"), [(DFedSAM(), 1), (DFedSAM(), 4), (MOON(), 1)])
-def test_nothing_but_models_is_sent_once_for_each_mixing_step(rule, steps):
+def test_models_are_sent_once_for_each_mixing_step(rule, steps):
     metrics = start(rule, steps=steps).go(1).rounds[-1].metrics
     assert metrics["models_received"] == steps * 2 * GRAPH.number_of_edges() / len(GRAPH)
     assert metrics["bytes_received"] == 4 * 18 * metrics["models_received"]

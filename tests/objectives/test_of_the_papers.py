@@ -148,7 +148,7 @@ def agree(found, expected, atol=1e-9):
 
 @pytest.mark.parametrize("adapt", ["never", "step", "round"])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_apfl(engine, adapt):
+def test_apfl_agrees_with_plain_modules(engine, adapt):
     run = start(APFL(0.25, adapt), engine)
     clients = [Client(run, i) for i in range(len(SIZES))]
     for number in range(ROUNDS):
@@ -174,7 +174,7 @@ def test_apfl(engine, adapt):
         ("difference", "stacked", 1e-5),
     ],
 )
-def test_per_fedavg(order, engine, atol):
+def test_per_fedavg_agrees_with_plain_modules(order, engine, atol):
     """On a smooth network: differences across a kink of ReLU say nothing of a derivative."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -195,7 +195,7 @@ def test_per_fedavg(order, engine, atol):
     agree(run.models, [row(c.w) for c in clients], atol)  # the evaluation has changed nothing
 
 
-def test_fedbn_is_a_pattern_norms_and_their_statistics_stay():
+def test_fedbn_keeps_norms_and_their_statistics_local():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
@@ -243,14 +243,14 @@ def settled(rule, rounds=60):
     return run, torch.stack(classes)
 
 
-def test_ditto_settles_at_the_optimum_of_the_quadratic_with_its_term():
+def test_ditto_converges_to_the_optimum_of_its_quadratic():
     """Alone, w settles at the mean c of its data, and so does v: (c + lam w) / (1 + lam)."""
     run, optimum = settled(Ditto(0.75))
     torch.testing.assert_close(run.models, optimum, rtol=0, atol=1e-9)
     torch.testing.assert_close(run.rows("personal"), (optimum + 0.75 * run.models) / 1.75, rtol=0, atol=1e-9)
 
 
-def test_apfls_mixture_settles_at_the_optimum_of_the_quadratic():
+def test_apfls_mixture_converges_to_the_optimum_of_the_quadratic():
     run, optimum = settled(APFL(0.5, "never"), rounds=250)
     torch.testing.assert_close(run.rows("mixture"), optimum, rtol=0, atol=1e-9)
 

@@ -25,7 +25,7 @@ def step(gradient, buffer, beta, nesterov):
 
 @pytest.mark.parametrize(("mu", "nesterov"), [(None, False), (0.6, True)])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_it_agrees_with_the_papers_loop(engine, mu, nesterov):
+def test_qg_dsgdm_agrees_with_the_papers_loop(engine, mu, nesterov):
     """Clients with different numbers of steps, some of them down now and then, and a rate that falls."""
     schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.7)
     run = start(QGDSGDm(0.9, mu, nesterov), Bernoulli(0.3), engine=engine, lr_scheduler=schedule)
@@ -49,7 +49,7 @@ def test_it_agrees_with_the_papers_loop(engine, mu, nesterov):
     assert was_down
 
 
-def test_the_buffer_settles_at_the_mean_gradient_over_1_minus_beta_where_all_are_alike():
+def test_the_buffer_of_equal_clients_converges_to_its_fixed_point():
     """One data set, one model, one step a round: heavy-ball's 1 / (1 - beta), from a constant gradient."""
 
     def slope(scores, labels):
@@ -61,7 +61,7 @@ def test_the_buffer_settles_at_the_mean_gradient_over_1_minus_beta_where_all_are
     torch.testing.assert_close(bias, torch.full_like(bias, 2 / 3), rtol=0, atol=1e-9)
 
 
-def test_it_differs_from_local_momentum_in_the_round_after_the_first_mixing():
+def test_qg_dsgdm_differs_from_local_momentum_after_mixing():
     ours = start(QGDSGDm(0.9), local_epochs=1, batch_size=9)
     momentum = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
     local = start(Plain(), local_epochs=1, batch_size=9, optimizer=momentum, keep_optimizer=True)
@@ -104,6 +104,6 @@ def test_a_round_without_a_rate_keeps_the_buffers():
         ),
     ],
 )
-def test_what_cannot_work_is_refused(make, sentence):
+def test_impossible_settings_are_refused(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

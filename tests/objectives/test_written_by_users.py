@@ -149,7 +149,7 @@ def make(request, monkeypatch):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_does_what_plain_modules_do(make, name):
+def test_a_users_rule_agrees_with_plain_modules(make, name):
     kind, by_hand = RULES[name]
     rule = kind()
     sets = [name for name in rule.row_sets if name != "mixture"]  # made after mixing
@@ -175,7 +175,7 @@ def test_a_rule_does_what_plain_modules_do(make, name):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_a_row_set_that_is_not_declared_is_refused_by_name(engine):
+def test_an_undeclared_row_set_is_refused_by_name(engine):
     class Forgetful(Ditto):
         row_sets = {}
 
