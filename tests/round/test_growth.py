@@ -115,7 +115,7 @@ def test_no_tensor_grows_with_the_square_of_the_clients(name, tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"link_up": 0.8}, {"link_share": 0.5}, {"every": 1}])
-def test_nor_where_the_graph_changes(change, tmp_path):
+def test_changing_graphs_need_no_tensor_of_quadratic_size(change, tmp_path):
     topology = {**REGULAR, **change}
     with NoLargeTensors():
         fit(POLICIES["AFIND+"](), tmp_path, topology)
@@ -123,12 +123,12 @@ def test_nor_where_the_graph_changes(change, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gossip", "fixed neighbours", "PANMGrad", "PANMLoss"])
-def test_who_draws_from_a_complete_graph_lists_no_pairs(name, tmp_path):
+def test_selections_on_a_complete_graph_list_no_pairs(name, tmp_path):
     with NoLargeTensors():
         fit(POLICIES[name](), tmp_path, "complete")
 
 
-def test_a_list_that_no_memory_holds_is_refused_before_training(tmp_path, monkeypatch):
+def test_lists_beyond_memory_are_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("dfl_lightning.round.federation.machine_memory", lambda: 10**8)
     sentence = r"AFIND looks at every link, and 600 clients of a complete graph have 359,400 links.* 143\.8 MB"
     with pytest.raises(UserError, match=sentence):

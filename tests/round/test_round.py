@@ -93,7 +93,7 @@ def test_ones_own_model_costs_nothing_and_another_one_once():
     assert entries(ledger.mixed) == [(1, 2)]
 
 
-def test_parts_are_counted_by_what_they_are_and_are_no_models():
+def test_parts_are_counted_by_kind_and_not_as_models():
     ledger = Ledger(3)
     for _ in range(2):
         ledger.fetch_part("layer", 5, over((0, 1), (1, 1), (1, 2)))
@@ -106,7 +106,7 @@ def test_parts_are_counted_by_what_they_are_and_are_no_models():
     assert not entries(ledger.mixed)
 
 
-def test_what_is_at_hand_costs_nothing_again_and_what_was_forgotten_does():
+def test_held_models_are_free_and_forgotten_ones_cost_again():
     ledger = Ledger(4)
     me = torch.zeros(2, dtype=torch.long)
     ledger.fetch(me, torch.tensor([1, 2]))
@@ -121,7 +121,7 @@ def test_what_is_at_hand_costs_nothing_again_and_what_was_forgotten_does():
     assert ledger.held.tolist() == [3, 0, 0, 0]  # the most at once
 
 
-def test_a_part_of_a_sum_is_mixed_without_fetching_it_again():
+def test_terms_of_a_sum_are_mixed_without_another_fetch():
     ledger = Ledger(3)
     ledger.fetch(torch.tensor([0, 0]), torch.tensor([1, 2]))
     ledger.forget(torch.tensor([0]))
@@ -177,13 +177,13 @@ ASKED = [(0, 1), (1, 2)]
         ("trained", Columns([(2, 5)]), "initial", False, [], [(3, ASKED)]),
     ],
 )
-def test_comparing_costs_what_the_receiver_must_have(rows, columns, relative_to, common, models, parts, make_round):
+def test_comparing_costs_what_the_receiver_needs(rows, columns, relative_to, common, models, parts, make_round):
     round = make_round(common=common)
     round.compare(rows, PAIRS, columns, relative_to)
     assert received(round) == (models, parts)
 
 
-def test_comparing_in_two_ways_costs_two_messages_and_twice_in_one_way_costs_one(make_round):
+def test_each_kind_of_comparison_costs_one_message(make_round):
     round = make_round()
     for _ in range(2):
         round.compare("trained", PAIRS)
@@ -192,7 +192,7 @@ def test_comparing_in_two_ways_costs_two_messages_and_twice_in_one_way_costs_one
     assert received(round) == (ASKED, [(7, ASKED), (2, ASKED)])
 
 
-def test_a_server_compares_what_it_has(make_round):
+def test_a_server_compares_received_models_for_free(make_round):
     round = make_round(servers=1)
     found = round.compare("trained", over((0, 1), (1, 0), (1, 2), nodes=4))
     assert not entries(round.ledger.models)
@@ -214,14 +214,14 @@ def test_models_before_and_after_the_training_cost_alike(name, make_round):
     assert entries(round.ledger.models) == [(0, 2), (2, 0)]
 
 
-def test_remembering_is_no_message(make_round):
+def test_storing_a_model_costs_no_message(make_round):
     round = make_round()
     round.mix([(torch.eye(3).flip(0), "trained")], into="best", where=torch.ones(3, dtype=torch.bool))
     assert not entries(round.ledger.models)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
-def test_losses_stand_beside_their_links(make_round):
+def test_losses_are_aligned_with_their_links(make_round):
     round = make_round()
     links = over((0, 1), (1, 0), (1, 2))
     assert round.loss_of(links).tolist() == [0, 1, 2]
@@ -259,7 +259,7 @@ def test_the_rows_that_votes_index_are_found_block_by_block(make_round):
     assert all(references.personal == "trained" for references in (own, stale, kept))
 
 
-def test_only_hooks_that_are_written_are_called_and_none_of_a_policy_that_is_switched_off():
+def test_only_overridden_hooks_of_active_policies_are_called():
     called = []
 
     class Loud(RoundCallback):

@@ -45,7 +45,7 @@ class Reads(callbacks.Monitor):
         ("weights", "on_weigh"),
     ],
 )
-def test_who_reads_too_early_is_told_who_writes_it(start, field, writer):
+def test_reading_a_field_early_names_the_hook_that_writes_it(start, field, writer):
     name = field.replace("stand_in", "substitute")
     sentence = (
         rf"^round 1: tests\.round\.test_written\.Reads reads round\.{name} in on_propose; {writer} writes it, and has "
@@ -76,7 +76,7 @@ class NoneActive(callbacks.Dropout):
         return torch.zeros(round.num_clients, dtype=torch.bool)
 
 
-def test_a_round_says_what_it_has(start):
+def test_a_round_lists_its_fields(start):
     asks = Asks()
     start(asks).go(1)
     assert asks.first == []
@@ -85,7 +85,7 @@ def test_a_round_says_what_it_has(start):
     assert "selected" not in asks.shown
 
 
-def test_of_a_round_without_active_clients_the_steps_that_were_left_out_are_missing(start):
+def test_a_round_without_active_clients_has_no_later_fields(start):
     asks = Asks()
     start(asks, NoneActive()).go(1)
     assert asks.last == ["losses"]
@@ -99,12 +99,12 @@ class FormerName(callbacks.Substitution):
         assert torch.equal(round.stand_in, round.substitute)
 
 
-def test_the_former_name_is_read_and_written(start):
+def test_the_former_name_of_a_field_works(start):
     start(FormerName(), callbacks.Bernoulli(0.5)).go(2)
 
 
 # --- what policies remember begins in `start` -------------------------------------------------------------------------
-def test_a_state_that_had_not_begun_in_an_earlier_version_is_that_of_the_start(start):
+def test_an_empty_state_of_earlier_versions_is_restored(start):
     panm = callbacks.PANM(k=1, l=2, stage_one=2, tau=1)
     start(panm)
     assert isinstance(panm.neighbours, Links)
@@ -113,7 +113,7 @@ def test_a_state_that_had_not_begun_in_an_earlier_version_is_that_of_the_start(s
     assert len(panm.neighbours) == 0
 
 
-def test_what_a_policy_knows_after_a_fit_is_known_after_an_evaluation(small_run):
+def test_an_evaluation_keeps_a_policys_state(small_run):
     panm = callbacks.PANM(k=2, l=2, stage_one=2, tau=1)
     run = small_run(rounds=3, policies=[panm, callbacks.Uniform()]).fit()
     known = panm.neighbours
