@@ -36,7 +36,7 @@ def by_numpy(outputs, targets):
 
 @pytest.mark.parametrize("own_loss", [None, nn.L1Loss()], ids=["task's loss", "custom loss"])
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_forecasts_are_trained_as_by_plain_loops_and_judged_as_by_numpy(engine, own_loss, monkeypatch):
+def test_forecasts_agree_with_plain_loops_and_numpy(engine, own_loss, monkeypatch):
     """Clients of unequal size, the last batch of an epoch smaller, a global test set in pieces, clipped gradients."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
     monkeypatch.setattr(scratch, "EVALUATION_BATCH", 3)
@@ -117,7 +117,7 @@ def test_both_engines_run_afind_on_series_of_unequal_length_alike(tmp_path):
         assert torch.allclose(one, other, rtol=0, atol=1e-9)
 
 
-def test_a_users_loss_that_fails_is_named_with_what_it_is_given():
+def test_a_failing_loss_is_named_with_its_arguments():
     series = data.Series(num_clients=3)
     with pytest.raises(UserError, match=r"model\.loss NLLLoss fails on outputs \[2, 4\] and targets \[2, 4\]"):
         DFLTrainer(max_rounds=1, logger=False, enable_progress_bar=False).fit(
@@ -126,7 +126,7 @@ def test_a_users_loss_that_fails_is_named_with_what_it_is_given():
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(5), torch.zeros(5, 2), torch.zeros(5, 3, 2)])
-def test_targets_without_scales_are_no_forecast(targets):
+def test_forecasts_need_targets_with_scales(targets):
     with pytest.raises(UserError, match=r"needs targets with a scale for each, .* leave model\.task out"):
         Forecast().output_shape(targets, 0)
     with pytest.raises(UserError, match="needs targets that are floating-point numbers"):

@@ -44,7 +44,7 @@ def by_sklearn(outputs, targets):
     "own_loss", [None, nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0, 2.0, 3.0]))], ids=["task's loss", "weighted"]
 )
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_labels_are_learned_as_by_plain_loops_and_judged_as_by_scikit_learn(engine, own_loss, monkeypatch):
+def test_labels_agree_with_plain_loops_and_scikit_learn(engine, own_loss, monkeypatch):
     """Clients of unequal size, the last batch of an epoch smaller, a global test set in pieces, clipped gradients."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
     monkeypatch.setattr(scratch, "EVALUATION_BATCH", 3)
@@ -82,7 +82,7 @@ def test_labels_are_learned_as_by_plain_loops_and_judged_as_by_scikit_learn(engi
         assert [float(v[job]) for v in found.metrics.values()] == pytest.approx([*wanted, wanted[0]], rel=1e-6)
 
 
-def test_a_logit_that_is_no_number_is_wrong_and_nothing_there_nor_predicted_is_zero():
+def test_nonfinite_logits_are_wrong_and_empty_labels_score_zero():
     task = MultiLabel()
     outputs = torch.tensor([[torch.nan, -1.0], [torch.nan, 2.0]])
     targets = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -92,7 +92,7 @@ def test_a_logit_that_is_no_number_is_wrong_and_nothing_there_nor_predicted_is_z
     assert [float(v) for v in task.finish(nothing).values()] == [0.0, 1.0, 1.0]
 
 
-def test_the_synthetic_table_is_divided_by_the_rarest_label_and_a_run_needs_no_option(tmp_path):
+def test_the_synthetic_table_is_stratified_by_the_rarest_label(tmp_path):
     table = data.Vectors(table="synthetic_labels", num_clients=6, partition=data.Shards(1), test_fraction=0.0)
     table.setup()
     _, y = make_multilabel_classification(1200, 20, n_classes=6, n_labels=2, length=40, random_state=0)
@@ -126,7 +126,7 @@ def of_floats():
     trainer.fit(module, datamodule=data.FromDataset(pairs, num_clients=2))
 
 
-def test_labels_of_a_users_data_set_are_bool_and_others_are_refused():
+def test_labels_of_a_users_data_set_must_be_bool():
     found = data.FromDataset(TensorDataset(torch.rand(8, 5), torch.rand(8, 2) > 0.5), num_clients=2)
     found.setup()
     assert found.source.labels.dtype == torch.bool

@@ -70,7 +70,7 @@ def test_a_transformer_is_trained_and_evaluated_token_by_token(engine):
         assert [float(number) for number in got] == pytest.approx(wanted, rel=1e-9)
 
 
-def test_a_text_is_cut_into_blocks_and_its_end_is_held_out(tmp_path):
+def test_the_end_of_a_text_is_held_out_in_blocks(tmp_path):
     (tmp_path / "a.txt").write_text("aabab" * 10 + "ä")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "1.txt").write_text("ba")
@@ -94,7 +94,7 @@ def test_a_text_is_cut_into_blocks_and_its_end_is_held_out(tmp_path):
     assert type(default_task(source.labels, source.num_classes)) is NextToken
 
 
-def test_pythons_own_library_is_learned_without_a_download_and_the_version_is_known(tmp_path):
+def test_pythons_library_is_a_text_without_a_download(tmp_path):
     texts = data.Text(num_clients=4, length=16, most=600, val_fraction=0.2)
     module = DFLModule(
         models.CharTransformer(16, 1, 2, padding_idx=0),
@@ -136,7 +136,7 @@ class Recurrent(nn.Module):
         return self.out(self.lstm(self.table(x.long()))[0])
 
 
-def test_a_users_lstm_trains_one_client_after_the_other_and_a_note_says_so(tmp_path):
+def test_a_users_lstm_uses_the_loop_engine_with_a_note(tmp_path):
     from dfl_lightning.terminal.banner import notes
 
     module = DFLModule(Recurrent(), local_epochs=1, batch_size=8)
@@ -156,14 +156,14 @@ def of_texts(folder, *texts, **options):
     return data.Text(str(folder), **{"num_clients": len(texts), "length": 8, **options})
 
 
-def test_without_a_part_that_is_held_out_no_block_is_tested_at_random(tmp_path):
+def test_without_a_held_out_part_all_blocks_are_for_training(tmp_path):
     texts = of_texts(tmp_path, "a few words " * 20, "some others " * 30, held_out=0)
     texts.setup()
     assert texts.clients.sizes("test").tolist() == [0, 0]
     assert texts.clients.sizes("train").tolist() == [30, 45]  # all but one of 240 and of 360 characters
 
 
-def test_many_characters_that_count_as_one_are_told(tmp_path):
+def test_many_rare_characters_are_noted(tmp_path):
     """Of 40 characters of a sign each, of which 3 have a number, 37 are rare; a byte order mark is none."""
     signs = "".join(map(chr, range(0x4E00, 0x4E00 + 40)))
     texts = of_texts(tmp_path, "\ufeff" + signs, held_out=0, characters=5)
@@ -192,6 +192,6 @@ def test_many_characters_that_count_as_one_are_told(tmp_path):
         (lambda at: NextToken().output_shape(torch.zeros(3, dtype=torch.int64), 4), "needs targets that are the numb"),
     ],
 )
-def test_what_is_no_text_is_refused_by_a_sentence(make, sentence, tmp_path):
+def test_unusable_texts_are_refused_in_one_sentence(make, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence):
         make(tmp_path)

@@ -50,7 +50,7 @@ def r2_of(y, guess):
 
 @pytest.mark.parametrize("own_loss", [None, nn.L1Loss()], ids=["task's loss", "custom loss"])
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_numbers_are_predicted_as_by_plain_loops_and_judged_as_by_scikit_learn(engine, own_loss, monkeypatch):
+def test_predictions_agree_with_plain_loops_and_scikit_learn(engine, own_loss, monkeypatch):
     """Clients of unequal size, the last batch of an epoch smaller, a global test set in pieces, clipped gradients."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
     monkeypatch.setattr(scratch, "EVALUATION_BATCH", 3)
@@ -79,7 +79,7 @@ def test_numbers_are_predicted_as_by_plain_loops_and_judged_as_by_scikit_learn(e
         assert [float(v[job]) for v in found.metrics.values()] == pytest.approx(by_sklearn(outputs, y), rel=1e-9)
 
 
-def test_targets_that_are_all_alike_have_no_share_to_explain_unless_nothing_is_wrong():
+def test_r2_of_constant_targets_is_zero_unless_exact():
     task = Regression()
     for outputs, wanted in (([1e8, 1e8], 1.0), ([1e8, 1e8 + 1], 0.0)):
         statistics = task.statistics(
@@ -96,7 +96,7 @@ def numbers_of(clients=4, columns=1, **options):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_a_run_on_numbers_needs_no_option_and_merged_errors_are_those_of_all_samples(engine):
+def test_merged_errors_are_those_of_all_samples(engine):
     datamodule = numbers_of(partition=data.Dirichlet(0.3, flavour="per_class"))
     module = DFLModule(models.MLP(hidden=[4]), local_epochs=1, batch_size=8)
     policies = [callbacks.Gossip(k=1), callbacks.MergedModel()]
@@ -113,7 +113,7 @@ def test_a_run_on_numbers_needs_no_option_and_merged_errors_are_those_of_all_sam
     assert module.bank.boundary.metrics["merged_test_loss"] == pytest.approx(float(errors.square().mean()), rel=1e-5)
 
 
-def test_partitions_divide_by_equal_parts_of_the_targets_range():
+def test_partitions_stratify_by_intervals_of_the_targets():
     datamodule = numbers_of(partition=data.Shards(per_client=1), test_fraction=0)
     datamodule.setup()
     ranks = datamodule.source.labels.flatten().argsort().argsort()
@@ -181,7 +181,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_does_not_fit_numbers_is_refused_in_a_sentence_before_training(what):
+def test_settings_that_need_classes_are_refused_before_training(what):
     wrong, sentence = WRONG[what]
     with pytest.raises(UserError, match=sentence) as caught:
         wrong()

@@ -41,7 +41,7 @@ def by_hand(w, x):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_categories_are_embedded_and_trained_as_by_a_plain_loop(engine):
+def test_embedded_categories_agree_with_a_plain_loop(engine):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = models.Tabular([5], 3, list(CATEGORIES), input_shape=(4,), num_classes=1).double()
@@ -69,7 +69,7 @@ def test_categories_are_embedded_and_trained_as_by_a_plain_loop(engine):
         assert torch.allclose(f.bank.rows("trained")[client], _row(model, torch.float64), rtol=0, atol=1e-9)
 
 
-def test_categories_are_numbered_and_those_that_no_client_trains_on_are_unknown(tmp_path):
+def test_categories_outside_the_training_samples_are_unknown(tmp_path):
     towns = ["Ulm", "", "Bonn", "Ulm", "Kiel", "Bonn", "Ulm", "Bonn"]
     lines = [f"{town},{age},{'n' if age % 2 else 's'},{age * 2}" for age, town in enumerate(towns)]
     (tmp_path / "t.csv").write_text("town,age,shop,price\n" + "\n".join(lines) + "\n")
@@ -88,7 +88,7 @@ def test_categories_are_numbered_and_those_that_no_client_trains_on_are_unknown(
     assert torch.allclose(table.clients.images[:, 1].double(), wanted, atol=1e-6)
 
 
-def test_flights_are_learned_without_a_download_and_the_network_takes_its_categories_from_the_data(tmp_path):
+def test_flights_are_learned_with_the_categories_of_the_data(tmp_path):
     airlines = data.Vectors(table="flights", num_clients=16)
     airlines.setup()
     assert airlines.client_split.writers.tolist()[:3] == ["9E", "AA", "AS"]
@@ -104,7 +104,7 @@ def test_flights_are_learned_without_a_download_and_the_network_takes_its_catego
 
 
 @pytest.mark.parametrize(("network", "said"), [(models.MLP([4]), True), (models.Tabular([4]), False)])
-def test_a_network_that_takes_categories_for_quantities_is_remarked(network, said):
+def test_a_note_names_networks_that_treat_categories_as_quantities(network, said):
     trainer = DFLTrainer(max_rounds=1, logger=False, enable_progress_bar=False, accelerator="cpu")
     trainer.prepare(DFLModule(network), data.Vectors(table="flights", num_clients=4, partition=data.IID()))
     wanted = (
@@ -129,6 +129,6 @@ def test_a_network_that_takes_categories_for_quantities_is_remarked(network, sai
         (lambda: models.Tabular(categories=[2]).read_categories((3,)), r"categories=\[2\], but the data has \[3\]"),
     ],
 )
-def test_what_is_no_table_is_refused_by_a_sentence(make, sentence):
+def test_unusable_tables_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()

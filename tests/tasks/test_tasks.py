@@ -69,7 +69,7 @@ def plain_training(model, data, client, training):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_any_sums_and_weights_are_trained_and_evaluated_as_by_the_formulas(engine, monkeypatch):
+def test_weighted_sums_are_trained_and_evaluated_as_the_formulas(engine, monkeypatch):
     """Clients of unequal size, the last batch of an epoch smaller, a global test set in pieces, clipped gradients."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
     monkeypatch.setattr(scratch, "EVALUATION_BATCH", 3)
@@ -102,7 +102,7 @@ def test_any_sums_and_weights_are_trained_and_evaluated_as_by_the_formulas(engin
         assert [float(number) for number in got] == pytest.approx(wanted, rel=1e-9, abs=1e-7)
 
 
-def test_a_task_of_classes_is_todays_cross_entropy_and_accuracy():
+def test_classification_is_cross_entropy_and_accuracy():
     g = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(2, 5, 3, generator=g, dtype=torch.float64), torch.randint(0, 3, (2, 5), generator=g)
     task = Classification()
@@ -117,7 +117,7 @@ def test_a_task_of_classes_is_todays_cross_entropy_and_accuracy():
     assert not task.statistics(outputs, targets)["acc"][0, :2].any()
 
 
-def test_padding_counts_for_nothing_however_wrong_it_is():
+def test_padding_has_no_weight_in_the_loss():
     task, g = Weighed(), torch.Generator().manual_seed(0)
     outputs = torch.randn(2, 4, 3, generator=g, dtype=torch.float64)
     targets = torch.randint(0, 3, (2, 4), generator=g)
