@@ -54,7 +54,7 @@ def of(generator, **args):
     ],
     ids=lambda value: value["generator"] if isinstance(value, dict) else "",
 )
-def test_a_generator_out_of_bounds_is_refused_in_good_time(source, sentence):
+def test_a_generator_beyond_its_bounds_is_refused_quickly(source, sentence):
     with pytest.raises(UserError) as error:
         load_topology(source, 24)
     assert sentence in str(error.value)
@@ -66,7 +66,7 @@ def test_a_dense_regular_graph_has_a_remedy(monkeypatch):
         load_topology(of("random_regular_graph", d=90), 100)
 
 
-def test_complete_graphs_that_no_memory_holds_are_refused_at_once():
+def test_complete_graphs_beyond_memory_are_refused():
     for source, share in (
         (of("complete_graph"), 1),
         (of("partial", fraction=0.25), 0.25),
@@ -78,7 +78,7 @@ def test_complete_graphs_that_no_memory_holds_are_refused_at_once():
             load_topology(source, 10**6)
 
 
-def test_a_complete_graph_of_a_hundred_thousand_clients_needs_no_list_of_its_links():
+def test_large_complete_graphs_need_no_list_of_links():
     """Which would have 80 GB."""
     topology = load_topology(of("complete"), 10**5)
     assert len(topology.reachable(0)) == 10**5 * (10**5 - 1)
@@ -99,7 +99,7 @@ ENDING = {
 
 
 @pytest.mark.parametrize("name", sorted(ENDING))
-def test_a_generator_that_ends_makes_the_graph_that_networkx_makes_of_the_seed(name):
+def test_bounded_generators_make_networkxs_graphs(name):
     clients, args = ENDING[name]
     own = args if name in ("joint_degree_graph", "random_degree_sequence_graph") else {"n": clients, **args}
     for seed in (0, 3, 11):
@@ -117,7 +117,7 @@ def test_a_generator_that_ends_makes_the_graph_that_networkx_makes_of_the_seed(n
 
 
 @pytest.mark.parametrize("seed", [0, 1, -7, 10**30, True])
-def test_a_stream_has_the_numbers_of_its_seed_until_it_ends(seed):
+def test_a_stream_gives_pythons_numbers_until_its_limit(seed):
     ours, theirs = Stream(seed, 1000), random.Random(seed)
     for draw in ("random", "gauss", "shuffle", "sample", "choice", "randint", "getrandbits"):
         words = {
@@ -140,7 +140,7 @@ def test_a_stream_has_the_numbers_of_its_seed_until_it_ends(seed):
     assert ours.ended
 
 
-def test_graphs_in_proportion_are_made():
+def test_graphs_within_the_limits_are_made():
     for name, args in (
         ("random_lobster", {"n": 10, "p1": 0.5, "p2": 0.5}),
         ("triangular_lattice_graph", {"m": 4, "n": 6}),

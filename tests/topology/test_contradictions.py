@@ -73,7 +73,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("name", "text", "sentence"), CONTRADICTIONS)
-def test_a_file_that_contradicts_itself_is_refused_with_the_place(tmp_path, monkeypatch, name, text, sentence):
+def test_a_contradictory_file_is_refused_naming_the_place(tmp_path, monkeypatch, name, text, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as error:
@@ -107,7 +107,7 @@ def test_both_directions_of_an_adjacency_are_one_link(tmp_path):
     assert sorted(topology.graph.edges()) == [(0, 1), (0, 2)]
 
 
-def test_what_networkx_writes_into_gml_beside_what_is_read_may_repeat(tmp_path):
+def test_gml_fields_that_are_not_read_may_repeat(tmp_path):
     graph = nx.path_graph(3)
     nx.set_node_attributes(graph, {0: [1, 2], 1: [3, 4], 2: [5, 6]}, "position")
     nx.write_gml(graph, tmp_path / "my.gml")

@@ -32,7 +32,7 @@ def heard_in(graph, clients=14):
 
 @pytest.mark.parametrize("probability", [0.3, 0.9])
 @pytest.mark.parametrize("keys", [SMALL_WORLD, ONE_WAY], ids=["links", "arcs"])
-def test_each_link_is_up_as_often_as_it_should(keys, probability):
+def test_each_link_is_up_with_its_probability(keys, probability):
     """Every count lies within 4.5 standard deviations of a binomial one: one in 150,000 does not."""
     up = masks({**keys, "link_up": probability}).sum(0)
     linked = load_topology(keys, 14).reachable(0).mask
@@ -45,13 +45,13 @@ def test_each_link_is_up_as_often_as_it_should(keys, probability):
     assert 0.001 < stats.chi2.cdf(squares, int(ends.sum())) < 0.999
 
 
-def test_the_two_directions_of_a_link_go_up_and_down_together():
+def test_both_directions_of_a_link_fail_together():
     for mask in masks({**SMALL_WORLD, "link_up": 0.6}, rounds=30):
         assert torch.equal(mask, mask.T)
 
 
 @pytest.mark.parametrize("keys", [{**SMALL_WORLD, "arc_up": 0.6}, {**ONE_WAY, "link_up": 0.6}], ids=["arc_up", "arcs"])
-def test_directions_go_up_and_down_separately_where_they_should(keys):
+def test_directions_fail_separately_on_request(keys):
     up = masks(keys)
     linked = load_topology(keys, 14).linked(0).mask
     there, back = (up & (linked & linked.T).triu()).nonzero().T, 0
@@ -60,7 +60,7 @@ def test_directions_go_up_and_down_separately_where_they_should(keys):
     assert abs(back.double().mean() - 0.6) < 4.5 * math.sqrt(0.24 / len(back))
 
 
-def test_links_fail_independently_of_each_other_and_of_the_round_before():
+def test_links_fail_independently_of_each_other_and_earlier_rounds():
     up = masks({"generator": "complete", "link_up": 0.5}, clients=10)[:, *torch.triu_indices(10, 10, 1)].double()
     for one, other in ((up, up), (up[:-1], up[1:])):  # within a round, and from one round to the next
         correlation = torch.corrcoef(torch.cat([one.T, other.T]))[:45, 45:]
@@ -82,13 +82,13 @@ def test_every_receiver_keeps_its_exact_share_in_every_round(keys, share):
         assert not (mask & ~linked).any()
 
 
-def test_halves_are_kept_upwards_also_where_they_are_no_binary_fractions():
+def test_halves_of_links_are_rounded_up():
     degrees = torch.tensor([0, 1, 5, 15, 25, 35, 45, 95])
     for tenth in range(1, 10):  # in whole numbers: (tenth * degree + 5) // 10
         assert torch.equal(LinkFailures(share=tenth / 10).numbers(degrees), (tenth * degrees + 5) // 10)
 
 
-def test_every_set_of_links_is_kept_as_often():
+def test_every_set_of_links_is_kept_equally_often():
     """Four of a client's five links: five sets, whose counts are those of a fair die (p = 0.001)."""
     drawn = masks({"generator": "complete", "link_share": 0.8}, clients=6)
     for receiver in range(6):
@@ -111,7 +111,7 @@ def test_receivers_draw_for_themselves():
     assert neither / pairs == pytest.approx(0.04, abs=0.006)
 
 
-def test_dpfl_participation_is_half_of_the_others_at_first_and_then_80_percent_of_these():
+def test_dpfl_participation_keeps_half_then_80_percent_of_links():
     topology = load_topology("dpfl_participation", 100)
     half = topology.reachable(0).mask  # the preprocessing: "initially, each client can communicate with only 50 %"
     assert set(half.sum(1).tolist()) == {50}
@@ -143,7 +143,7 @@ def test_a_round_is_a_function_of_seed_and_round(process):
     assert load_topology({"generator": "complete", **process}, 14, seed=8).failures.seed == 8
 
 
-def test_ups_and_downs_of_round_7_are_these_for_ever():
+def test_links_of_round_7_never_change_between_versions():
     """Golden, from splitmix64 in plain Python: a change here changes every run with failing links."""
     keys = {"generator": "complete", "seed": 1}
     heard = {
@@ -159,7 +159,7 @@ def test_ups_and_downs_of_round_7_are_these_for_ever():
     }
 
 
-def test_a_link_more_changes_no_other_link():
+def test_another_link_does_not_change_the_others():
     graph = nx.cycle_graph(9)
     more = graph.copy()
     more.add_edge(0, 4)

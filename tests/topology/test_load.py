@@ -59,7 +59,7 @@ def check(topology: Topology, num_clients: int) -> None:
 
 @pytest.mark.parametrize("clients", [8, 24])
 @pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_shipped_topologies_answer_to_their_names_at_any_size(name, clients):
+def test_shipped_topologies_load_by_name_at_any_size(name, clients):
     if name == "two_clusters" and clients != 8:
         with pytest.raises(UserError, match=r"8 nodes, but data has 24 clients; set data.num_clients=8 or a graph"):
             load_topology(name, clients)
@@ -70,12 +70,12 @@ def test_shipped_topologies_answer_to_their_names_at_any_size(name, clients):
 
 
 @pytest.mark.parametrize("path", [path for path in SHIPPED.values() if path.suffix == ".yaml"], ids=lambda p: p.stem)
-def test_shipped_topologies_say_what_they_are_and_name_no_number_of_clients(path):
+def test_shipped_topologies_have_a_description_without_sizes(path):
     assert path.read_text().startswith("# ")
     assert "n" not in yaml.safe_load(path.read_text()).get("args", {})
 
 
-def test_the_example_carries_clusters_and_weights():
+def test_the_example_has_clusters_and_weights():
     topology = load_topology("two_clusters", 8)
     assert topology.clusters.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     weights = weight_matrix(topology)
@@ -86,7 +86,7 @@ def test_the_example_carries_clusters_and_weights():
     assert topology.budgets is None
 
 
-def test_a_complete_graph_reaches_everybody_but_oneself():
+def test_in_a_complete_graph_all_others_are_reachable():
     assert torch.equal(load_topology("complete", 5).reachable(3).mask, ~torch.eye(5, dtype=torch.bool))
 
 
@@ -120,7 +120,7 @@ def test_partial_draws_sparse_graphs_only(monkeypatch):
     assert degrees == [30]
 
 
-def test_servers_hear_clients_and_clients_hear_servers_only():
+def test_servers_link_only_to_clients_and_clients_to_servers():
     topology = load_topology({"generator": "server", "args": {"servers": 2}}, 3)
     expected = [[0, 0, 0, 1, 1]] * 3 + [[1, 1, 1, 0, 0]] * 2
     assert topology.reachable(0).mask.int().tolist() == expected
@@ -154,7 +154,7 @@ def test_networkx_generators_make_their_own_graph_from_the_seed():
         ("petersen_graph", {}, 10, nx.petersen_graph),
     ],
 )
-def test_n_is_what_gives_one_node_a_client(name, args, clients, same):
+def test_generators_get_the_size_that_gives_each_client_a_node(name, args, clients, same):
     topology = load_topology({"generator": name, "args": args}, clients)
     graph = same()
     assert torch.equal(topology.reachable(0).mask, adjacency(graph, topology.labels))
@@ -242,7 +242,7 @@ def test_graphs_that_cannot_fit_are_refused_before_they_are_made(name, args, mon
 # from nodes to clients
 
 
-def test_an_arc_lets_its_target_hear_its_source():
+def test_the_target_of_an_arc_receives_from_its_source():
     topology = load_topology(nx.DiGraph([(0, 1), (1, 2)]), 3)
     assert topology.reachable(0).mask.int().tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     assert topology.directed
@@ -268,11 +268,11 @@ def test_other_labels_are_numbered_in_natural_order():
     assert topology.reachable(0).mask[1].tolist() == [True, False, False, True]
 
 
-def test_labels_of_one_to_m_are_not_ids_but_keep_their_order():
+def test_labels_from_one_to_m_keep_their_order():
     assert load_topology(nx.path_graph([str(i) for i in range(1, 12)]), 11).labels == [str(i) for i in range(1, 12)]
 
 
-def test_parallel_links_count_once_and_links_to_oneself_not_at_all():
+def test_parallel_links_count_once_and_self_loops_never():
     graph = nx.MultiGraph([(0, 1), (0, 1), (1, 0), (2, 2)])
     topology = load_topology(graph, 3)
     assert not topology.graph.is_multigraph()
@@ -286,7 +286,7 @@ def test_a_given_graph_is_left_as_it_is():
     assert sorted(graph.edges()) == [("a", "b"), ("b", "b")]
 
 
-def test_named_clusters_are_numbered_in_natural_order_and_whole_numbers_kept():
+def test_named_clusters_are_numbered_in_natural_order():
     graph = nx.path_graph(3)
     nx.set_node_attributes(graph, {0: "c10", 1: "c2", 2: "c10"}, "cluster")
     assert load_topology(graph, 3).clusters.tolist() == [1, 0, 1]
@@ -303,7 +303,7 @@ def test_attributes_follow_the_order_of_ids():
     assert topology.budgets.tolist() == topology.clusters.tolist() == [1, 2]
 
 
-def test_a_mask_belongs_to_whom_asked_for_it():
+def test_changing_a_returned_mask_does_not_change_the_topology():
     topology = load_topology("ring", 4)
     topology.reachable(0).mask.fill_(False)
     assert topology.reachable(0).mask.any()
@@ -366,13 +366,13 @@ def test_line_formats_agree_with_the_graph_they_came_from(tmp_path, generate):
     assert (topology.weights() is not None) == (suffix == "edgelist")
 
 
-def test_edge_lists_take_a_weight_as_a_number_and_clients_without_links(tmp_path):
+def test_edge_lists_may_have_weights_and_isolated_clients(tmp_path):
     topology = load_topology(write(tmp_path / "my.edgelist", "a b 0.25\nb c 2 # comment\nd\n"), 4)
     assert weight_matrix(topology)[:2].tolist() == [[0, 0.25, 0, 0], [0.25, 0, 2, 0]]
     assert topology.labels == ["a", "b", "c", "d"]
 
 
-def test_node_link_data_of_networkx_is_read_whatever_it_calls_its_links(tmp_path):
+def test_node_link_data_is_read_under_either_name(tmp_path):
     for key in ("links", "edges"):
         check(load_topology(write(tmp_path / "my.json", node_link(nx.path_graph(5), key)), 5), 5)
     grid = nx.grid_2d_graph(2, 6)  # labels are tuples, lists in JSON
@@ -397,7 +397,7 @@ def test_gml_needs_no_labels(tmp_path):
     assert load_topology(write(tmp_path / "my.gml", text), 2).labels == [0, 1]
 
 
-def test_a_topology_file_names_a_graph_file_beside_it(tmp_path, monkeypatch):
+def test_a_topology_file_names_a_graph_file_relative_to_itself(tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     write(tmp_path / "deep" / "g.edgelist", "0 1\n1 2")
     write(tmp_path / "deep" / "my.yaml", "graph: g.edgelist")
@@ -410,7 +410,7 @@ def test_a_topology_file_names_a_graph_file_beside_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [3, 8, 24])
-def test_the_spectral_gap_is_known_in_closed_form_for_ring_and_complete(n):
+def test_spectral_gaps_of_ring_and_complete_have_closed_forms(n):
     assert spectral_gap(load_topology("complete", n).reachable(0)) == pytest.approx(n / (n - 1))
     assert spectral_gap(load_topology("ring", n).reachable(0)) == pytest.approx(1 - math.cos(2 * math.pi / n))
 
@@ -449,7 +449,7 @@ def test_very_large_graphs_are_described_without_their_spectrum():
     assert load_topology("ring", 2001).describe() == "ring graph: 2001 nodes, 2001 links, degree 2, connected"
 
 
-def test_clients_that_without_neighbours_are_named():
+def test_clients_without_neighbours_are_named():
     graph = nx.path_graph(3)
     graph.add_nodes_from([3, 4])
     assert load_topology(graph, 5).warnings() == ["given graph: clients 3, 4 have no neighbours and train alone."]
@@ -546,7 +546,7 @@ def parallel() -> nx.MultiGraph:
         (parallel(), "topology graph: parallel links 0 - 1 carry different weights; keep one."),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_in_one_sentence(source, sentence):
+def test_mistakes_are_reported_in_one_sentence(source, sentence):
     with pytest.raises(UserError) as error:
         load_topology(source, 3)
     assert sentence in str(error.value)
@@ -606,7 +606,7 @@ def test_mistakes_are_told_in_one_sentence(source, sentence):
         ),
     ],
 )
-def test_broken_files_are_told_in_one_sentence_with_their_name(tmp_path, monkeypatch, name, text, sentence):
+def test_broken_files_are_reported_by_name(tmp_path, monkeypatch, name, text, sentence):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / name, text)
     with pytest.raises(UserError) as error:
@@ -637,7 +637,7 @@ def test_a_folder_is_not_a_topology(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(set(shipped("topologies")) - {"server", "two_clusters", "dpfl_participation"}))
-def test_the_graph_of_a_round_has_its_links_for_functions_of_networkx(name):
+def test_the_networkx_graph_of_a_round_has_its_links(name):
     """Also where the links are listed, or all there are, and no graph is kept in a run."""
     topology = load_topology(name, 12, 3)
     for t in (0, 1, 7):

@@ -14,7 +14,7 @@ LARGER = [(10, 3000, 2), (3, 10_000, 1), (90, 1000, 1)]
 
 
 @pytest.mark.parametrize(("degree", "nodes", "seeds"), CASES + LARGER)
-def test_it_is_the_graph_of_networkx(degree, nodes, seeds):
+def test_a_regular_graph_equals_networkxs(degree, nodes, seeds):
     for seed in range(seeds):
         graph = nx.random_regular_graph(degree, nodes, seed=seed)
         expected = sorted(min(edge) * nodes + max(edge) for edge in graph.edges())
@@ -22,7 +22,7 @@ def test_it_is_the_graph_of_networkx(degree, nodes, seeds):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 17, 1000, 30_000])
-def test_a_shuffle_is_that_of_python(size):
+def test_a_shuffle_equals_pythons(size):
     words, generator = _Words(7, most=10**9), random.Random(7)
     for _ in range(2):  # it goes on where it has ended
         items, expected = np.arange(size), list(range(size))
@@ -31,7 +31,7 @@ def test_a_shuffle_is_that_of_python(size):
         assert items.tolist() == expected
 
 
-def test_it_ends_where_networkx_would_draw_for_ever():
+def test_generation_ends_where_networkx_would_never_return():
     with pytest.raises(TooManyDraws):
         regular_codes(8, 10, seed=0, most=5)
 

@@ -33,7 +33,7 @@ def equal_weights(mask):
 
 
 @pytest.mark.parametrize("m", [2, 5, 8, 12])
-def test_a_client_receives_from_the_one_that_the_paper_names(m):
+def test_a_client_receives_from_the_papers_sender(m):
     """Eq. 7: w_ij = 1/2 if log2((j - i) mod m) = t mod tau, tau the whole number at or above log2 m."""
     topology, tau = load_topology(ONE_PEER, m), int(np.ceil(np.log2(m)))
     for t in (0, 1, tau, 7 * tau + 1):
@@ -43,7 +43,7 @@ def test_a_client_receives_from_the_one_that_the_paper_names(m):
 
 @pytest.mark.parametrize("m", [2, 8, 32])
 @pytest.mark.parametrize("first", [0, 3])
-def test_the_mean_is_exact_after_log2_rounds_from_any_round_on(m, first):
+def test_any_log2_rounds_in_a_row_give_the_exact_mean(m, first):
     topology, tau, product = load_topology(ONE_PEER, m), m.bit_length() - 1, np.eye(m)
     for t in range(first, first + tau):
         assert not np.allclose(product, 1 / m, atol=1e-3)
@@ -74,14 +74,14 @@ def test_the_base_graph_averages_exactly_within_its_degree(m, k):
     assert rounds <= 2 * np.log(m) / np.log(k + 1) + 2  # theorem 1
 
 
-def test_a_number_is_split_into_as_few_factors_as_there_can_be():
+def test_a_number_has_the_fewest_possible_factors():
     assert len(base_rounds(216, 7)) == 3  # 6 x 6 x 6; the largest factor first makes it 8 x 3 x 3 x 3
 
 
 # Epidemic Learning
 
 
-def test_el_local_sends_to_s_others_and_all_sets_are_equally_likely():
+def test_el_local_draws_all_sets_of_s_receivers_equally_often():
     drawn = [epidemic_links(5, 2, seed).mask.numpy() for seed in range(3000)]
     assert all((sends.sum(0) == 2).all() for sends in drawn)
     assert len({tuple(sends.sum(1)) for sends in drawn}) > 10  # receivers have any number
@@ -99,7 +99,7 @@ def test_el_oracle_links_each_to_s_others(m, s):
         assert not list(nx.selfloop_edges(graph))
 
 
-def test_el_oracle_draws_each_matching_as_often_as_another():
+def test_el_oracle_draws_all_matchings_equally_often():
     drawn = collections.Counter(tuple(regular_links(4, 1, seed).senders.tolist()) for seed in range(3000))
     assert len(drawn) == 3
     assert stats.chisquare(list(drawn.values())).pvalue > 1e-3
@@ -108,7 +108,7 @@ def test_el_oracle_draws_each_matching_as_often_as_another():
 
 
 @pytest.mark.parametrize("keys", [LOCAL, ORACLE])
-def test_a_round_is_drawn_by_the_seed_and_its_number_alone(keys):
+def test_a_round_depends_on_seed_and_number_alone(keys):
     topology, again = load_topology(keys, 12, 7), pickle.loads(pickle.dumps(load_topology(keys, 12, 7)))
     drawn = {t: topology.reachable(t).mask for t in (5, 0, 3, 5)}
     assert all(torch.equal(again.reachable(t).mask, mask) for t, mask in drawn.items())
@@ -163,13 +163,13 @@ def test_schedules_are_described_in_one_line(keys, line):
         ({"generator": "el_locale"}, "unknown generator 'el_locale'; did you mean 'el_local'?"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_in_one_sentence(keys, sentence):
+def test_mistakes_are_reported_in_one_sentence(keys, sentence):
     with pytest.raises(UserError) as error:
         load_topology(keys, 6)
     assert sentence in str(error.value)
 
 
-def test_a_regular_graph_that_does_not_exist_is_told_with_two_that_do():
+def test_an_impossible_regular_graph_is_refused_with_two_alternatives():
     sentence = "no graph links each of 7 clients to 3 others, since 7 x 3 is odd; choose s: 4, or generator: el_local"
     with pytest.raises(UserError, match=sentence):
         load_topology({**ORACLE, "args": {"s": 3}}, 7)

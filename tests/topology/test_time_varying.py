@@ -37,7 +37,7 @@ def test_a_graph_is_drawn_anew_every_so_many_rounds():
     assert len({mask.numpy().tobytes() for mask in drawn}) == 4
 
 
-def test_the_first_graph_is_the_one_without_every():
+def test_the_first_graph_equals_the_constant_one():
     for seed in (0, 3):
         once, again = (load_topology({**PARTIAL, **keys}, 12, seed) for keys in ({}, {"every": 1}))
         assert torch.equal(once.reachable(0).mask, again.reachable(0).mask)
@@ -45,7 +45,7 @@ def test_the_first_graph_is_the_one_without_every():
         assert not torch.equal(again.reachable(1).mask, again.reachable(0).mask)
 
 
-def test_every_graph_keeps_what_its_generator_promises():
+def test_every_graph_has_its_generators_properties():
     topology = load_topology({"generator": "random_regular_graph", "args": {"d": 3}, "every": 2}, 12)
     for t in range(0, 40, 2):
         graph = nx.Graph(topology.at(t).edges())
@@ -64,7 +64,7 @@ def test_random_graphs_and_failing_links_go_together():
     assert not torch.equal(topology.reachable(2).mask, topology.reachable(3).mask)
 
 
-def test_a_generator_that_gives_up_gets_another_seed():
+def test_a_failing_generator_is_tried_with_another_seed():
     """One try makes a connected graph with few seeds only: the first is one of them, and later ones are found."""
     keys = {"generator": "connected_watts_strogatz_graph", "args": {"k": 2, "p": 0.8, "tries": 1}, "every": 1}
     seeds = [seed for seed in range(40) if makes_a_graph(seed)]
@@ -85,7 +85,7 @@ def makes_a_graph(seed):
     return True
 
 
-def test_a_generator_that_never_succeeds_again_is_told_in_one_sentence(monkeypatch):
+def test_a_generator_that_keeps_failing_is_reported(monkeypatch):
     topology = load_topology({**PARTIAL, "every": 5}, 8)
     monkeypatch.setattr(
         "dfl_lightning.topology.reading.single.generate",
@@ -132,7 +132,7 @@ def test_weights_are_those_of_the_graph_of_the_round(files):
     assert weight_matrix(topology, 2)[0].tolist() == [0, 4, 5, 6]
 
 
-def test_a_redrawn_graph_in_a_sequence_counts_only_its_own_rounds():
+def test_a_redrawn_graph_counts_its_own_rounds_only():
     redrawn = {**PARTIAL, "every": 2}
     alone = load_topology(redrawn, 8)
     items = [{"generator": "cycle_graph", "rounds": 3}, {**redrawn, "rounds": 5}]
@@ -146,7 +146,7 @@ def test_a_redrawn_graph_in_a_sequence_counts_only_its_own_rounds():
             own += 1
 
 
-def test_links_of_a_sequence_are_those_of_all_items_that_name_none():
+def test_items_without_link_options_use_those_of_the_sequence():
     items = [
         {"generator": "complete", "rounds": 1},
         {"generator": "complete", "rounds": 1, "link_up": 1},
@@ -159,7 +159,7 @@ def test_links_of_a_sequence_are_those_of_all_items_that_name_none():
     assert topology.directed  # some clients hear without being heard in round 0
 
 
-def test_any_order_of_asking_gives_the_same_rounds():
+def test_rounds_do_not_depend_on_the_order_of_access():
     keys = {"sequence": [{**PARTIAL, "every": 1, "rounds": 4}, {"generator": "complete", "link_up": 0.5, "rounds": 3}],
             "repeat": True}  # fmt: skip
     topology, other = load_topology(keys, 9, 7), load_topology(keys, 9, 7)
@@ -210,7 +210,7 @@ def test_graphs_that_change_are_described_in_one_line(keys, line):
     assert "\n" not in said
 
 
-def test_who_never_hears_anybody_in_any_graph_is_named(tmp_path, monkeypatch):
+def test_a_client_without_senders_in_all_graphs_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.edgelist").write_text("0 1\n2\n3\n4\n")
     (tmp_path / "b.edgelist").write_text("2 3\n0\n1\n4\n")
@@ -261,7 +261,7 @@ SECOND = "topology: item 2 of the sequence"
          "topology: every draws a generator's graph anew; for graph files in turn use sequence."),
     ],
 )  # fmt: skip
-def test_mistakes_about_links_and_redraws_are_told_in_one_sentence(files, keys, sentence):
+def test_mistakes_about_links_and_redraws_are_reported(files, keys, sentence):
     keys = {"generator": "complete", **keys}
     refused({key: value for key, value in keys.items() if value is not None}, sentence)
 
@@ -291,7 +291,7 @@ def test_mistakes_about_links_and_redraws_are_told_in_one_sentence(files, keys, 
          "topology: items 1 and 2 of the sequence do not have the same nodes: 'd' is in one of them only."),
     ],
 )  # fmt: skip
-def test_mistakes_about_sequences_are_told_in_one_sentence(files, keys, sentence):
+def test_mistakes_about_sequences_are_reported(files, keys, sentence):
     (files / "other.edgelist").write_text("a b\nb c\nc e\n")
     refused(keys, sentence)
 
