@@ -112,7 +112,7 @@ def is_refused(path, before, **how):
 
 @pytest.mark.parametrize("how", [{}, {"mmap": True}, {"mmap": True, "verify": False}], ids=str)
 @pytest.mark.parametrize("share", [0.02, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_a_bit_that_changes_in_a_file_is_refused_or_changes_nothing(tmp_path, how, share):
+def test_a_flipped_bit_in_a_file_is_refused_or_harmless(tmp_path, how, share):
     file, draw, refused, tried = tmp_path / "last.ckpt", random.Random(0), 0, 0
     whole().save_checkpoint(a_checkpoint(), file)
     content, before = file.read_bytes(), everything(file)
@@ -125,7 +125,7 @@ def test_a_bit_that_changes_in_a_file_is_refused_or_changes_nothing(tmp_path, ho
     assert refused > tried / 3, "the rest is padding, and names that nobody reads"
 
 
-def test_a_member_that_the_archive_calls_a_folder_is_refused(tmp_path):
+def test_an_archive_member_marked_as_a_folder_is_refused(tmp_path):
     file = tmp_path / "last.ckpt"
     whole().save_checkpoint(a_checkpoint(), file)
     with zipfile.ZipFile(file) as archive:
@@ -151,7 +151,7 @@ def rows_in(content):
 
 
 @pytest.mark.parametrize("share", [0.003, pytest.param(0.2, marks=pytest.mark.slow)])
-def test_a_bit_that_changes_in_a_piece_is_refused_or_changes_nothing(tmp_path, share):
+def test_a_flipped_bit_in_a_piece_is_refused_or_harmless(tmp_path, share):
     folder, draw = tmp_path / "last.ckpt", random.Random(0)
     in_pieces().save_checkpoint(a_checkpoint(), folder)
     before = everything(folder)
@@ -180,7 +180,7 @@ def rows_of(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sentence_names_what_is_damaged_and_a_predecessor_only_if_that_is_whole(tmp_path, kind):
+def test_the_message_names_the_damage_and_an_intact_predecessor(tmp_path, kind):
     file = tmp_path / "last.ckpt"
     for number in (1, 0):
         KINDS[kind]().save_checkpoint(a_checkpoint(number), file)
@@ -213,7 +213,7 @@ def test_files_of_another_checkpoint_are_refused(tmp_path):
         everything(folder)
 
 
-def test_a_look_reads_no_rows(tmp_path):
+def test_looking_at_a_checkpoint_reads_no_rows(tmp_path):
     file = tmp_path / "last.ckpt"
     whole().save_checkpoint(a_checkpoint(7, width=10**5), file)
     place = file.read_bytes().find(torch.tensor([8.0, 9.0, 10.0]).numpy().tobytes())
@@ -224,7 +224,7 @@ def test_a_look_reads_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_checksums_are_written_whatever_torch_was_told(tmp_path, kind):
+def test_checksums_are_written_despite_torchs_setting(tmp_path, kind):
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -245,7 +245,7 @@ def test_an_older_format_is_named(tmp_path, kind):
 
 
 @pytest.mark.parametrize("checkpoints", ["full", "sharded"])
-def test_a_run_does_not_go_on_from_a_damaged_checkpoint(small_run, checkpoints):
+def test_a_run_does_not_resume_from_a_damaged_checkpoint(small_run, checkpoints):
     run = small_run(4, checkpoint_every=3, checkpoints=checkpoints).fit()
     file = last(run) if checkpoints == "full" else last(run) / "__0_0.distcp"
     row = run.rows[3].numpy().tobytes()
@@ -261,7 +261,7 @@ def test_a_run_does_not_go_on_from_a_damaged_checkpoint(small_run, checkpoints):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's writers, Python 3.13
-def test_a_full_disk_leaves_the_pieces_that_were_there_and_nothing_else(tmp_path):
+def test_a_full_disk_leaves_only_the_former_pieces(tmp_path):
     folder = tmp_path / "last.ckpt"
     in_pieces().save_checkpoint(a_checkpoint(1), folder)
     before = contents(tmp_path)

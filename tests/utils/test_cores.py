@@ -59,13 +59,13 @@ def test_a_process_has_the_cores_of_its_job(job, name):
     assert cores() == expected
 
 
-def test_a_job_that_is_confined_has_no_more(job, monkeypatch):
+def test_a_confined_job_has_only_its_cores(job, monkeypatch):
     job({"SLURM_CPUS_ON_NODE": "4"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {8, 9}, raising=False)
     assert cores() == 2
 
 
-def test_processes_share_what_each_has_not_been_given_for_itself(job):
+def test_processes_share_cores_that_are_not_assigned(job):
     assert cores(processes=3) == 21
     assert cores(processes=100) == 1
     job({"SLURM_CPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "8", **STEP})

@@ -33,7 +33,7 @@ HOOKS = [
 
 # --- the states -------------------------------------------------------------------------------------------------------
 @every_generator
-def test_a_draw_is_seen_and_named(generator):
+def test_a_draw_is_detected_and_named(generator):
     before = states()
     assert changed(before) == []
     DRAWS[generator]()
@@ -54,13 +54,13 @@ def test_a_draw_is_seen_and_named(generator):
         lambda: nn.Linear(2, 2),
     ],
 )
-def test_ways_to_use_a_global_generator(draw):
+def test_every_use_of_a_global_generator_is_detected(draw):
     before = states()
     draw()
     assert len(changed(before)) == 1
 
 
-def test_what_draws_elsewhere_or_puts_back_what_it_used_is_not_seen():
+def test_private_generators_and_restored_states_are_not_detected():
     before = states()
     torch.rand(3, generator=torch.Generator().manual_seed(1))
     np.random.default_rng(1).random()
@@ -71,7 +71,7 @@ def test_what_draws_elsewhere_or_puts_back_what_it_used_is_not_seen():
     assert changed(before) == []
 
 
-def test_another_generator_of_numpys_is_watched_too():
+def test_a_replaced_generator_of_numpy_is_watched():
     former = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(0))
     try:
@@ -83,21 +83,21 @@ def test_another_generator_of_numpys_is_watched_too():
 
 
 @pytest.mark.gpu
-def test_a_draw_on_a_gpu_is_seen():
+def test_a_draw_on_a_gpu_is_detected():
     torch.zeros(1, device="cuda")
     before = states()
     torch.rand(1, device="cuda")
     assert changed(before) == ["torch's global generators of GPUs"]
 
 
-def test_a_function_and_a_class_are_called_by_their_import_path():
+def test_functions_and_classes_are_named_by_import_path():
     assert name_of(nn.Linear(1, 1)) == "torch.nn.modules.linear.Linear"
     assert name_of(math.sqrt) == "math.sqrt"
 
 
 # --- hooks ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_that_draws_is_refused_by_name_in_its_first_round(small_run, hook):
+def test_a_hook_that_draws_is_refused_in_round_0(small_run, hook):
     run = small_run(3, [type("Watcher", (RoundCallback,), {hook: lambda *_: torch.rand(1)})()])
     said = rf"test_global_generators\.Watcher draws from torch's global generator in {hook}, .*round\.stream"
     with pytest.raises(UserError, match=said):
@@ -131,7 +131,7 @@ def test_a_selection_that_draws_while_it_assigns_is_refused(small_run):
         run.fit()
 
 
-def test_draws_by_name_and_draws_that_leave_no_trace_are_not_refused(small_run):
+def test_named_and_restored_draws_are_not_refused(small_run):
     class Tame(Monitor):
         def on_trained(self, round):
             torch.rand(2, generator=round.stream("mine"))
@@ -242,7 +242,7 @@ class PastItsGenerator:
 
 
 @pytest.mark.parametrize("when", ["draw", "apply", "never"])
-def test_an_augmentation_that_draws_past_its_generator_is_refused_before_training(small_run, when):
+def test_an_augmentation_that_draws_globally_is_refused_before_training(small_run, when):
     run = small_run(1)
     with pytest.MonkeyPatch.context() as patch:
         setup = type(run.data).setup
@@ -303,7 +303,7 @@ def test_an_objective_that_draws_before_mixing_is_refused(small_run):
         small_run(1, module={"objective": Writing()}).fit()
 
 
-def test_what_draws_only_later_is_refused_when_it_does(small_run):
+def test_a_later_draw_is_refused_when_it_happens(small_run):
     class Late(nn.CrossEntropyLoss):
         drawing = False
 
@@ -337,7 +337,7 @@ def test_a_draw_in_evaluations_only_is_refused(small_run):
         run.fit()
 
 
-def test_a_network_of_ours_that_holds_a_layer_of_a_users_is_named(small_run):
+def test_a_shipped_network_with_a_users_layer_is_named(small_run):
     run = prepare(small_run(1))
     engine = run.module.engine
     assert engine.drew("x", "y").endswith(

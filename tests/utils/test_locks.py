@@ -34,7 +34,7 @@ def lock(tmp_path):
     lock.release()
 
 
-def test_a_second_writer_is_told_who_the_first_one_is(lock, tmp_path):
+def test_a_second_writer_is_refused_naming_the_first(lock, tmp_path):
     about = json.loads((tmp_path / ".lock").read_text())
     assert about["pid"] == os.getpid()
     other = FolderLock()
@@ -53,13 +53,13 @@ def test_a_second_writer_is_told_who_the_first_one_is(lock, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_writer_that_has_not_said_who_it_is_counts(lock, tmp_path):
+def test_a_lock_without_a_name_counts(lock, tmp_path):
     (tmp_path / ".lock").write_text("[]")
     with pytest.raises(UserError, match=": another process writes into this run"):
         FolderLock().take(tmp_path)
 
 
-def test_a_file_that_nobody_holds_locks_nothing(tmp_path):
+def test_a_lock_file_without_a_holder_locks_nothing(tmp_path):
     (tmp_path / ".lock").write_text('{"pid": 1, "host": "here", "since": "always, and for a very long time"}')
     lock = FolderLock()
     lock.take(tmp_path)
@@ -67,7 +67,7 @@ def test_a_file_that_nobody_holds_locks_nothing(tmp_path):
     lock.release()
 
 
-def test_a_killed_process_leaves_no_lock_even_if_it_has_children(tmp_path):
+def test_a_killed_process_with_children_leaves_no_lock(tmp_path):
     words = [sys.executable, "-W", "ignore", "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         child = int(process.stdout.readline())
@@ -85,7 +85,7 @@ def test_a_killed_process_leaves_no_lock_even_if_it_has_children(tmp_path):
             process.kill()
 
 
-def test_a_lock_on_a_file_that_has_just_been_removed_is_taken_again(tmp_path, monkeypatch):
+def test_a_lock_on_a_removed_file_is_acquired_again(tmp_path, monkeypatch):
     flock, removed = fcntl.flock, []
 
     def late(descriptor, how):
@@ -102,7 +102,7 @@ def test_a_lock_on_a_file_that_has_just_been_removed_is_taken_again(tmp_path, mo
     lock.release()
 
 
-def test_a_folder_that_was_moved_away_is_let_go(tmp_path):
+def test_releasing_a_moved_folder_keeps_the_new_lock(tmp_path):
     (tmp_path / "run").mkdir()
     lock, other = FolderLock(), FolderLock()
     lock.take(tmp_path / "run")
@@ -116,7 +116,7 @@ def test_a_folder_that_was_moved_away_is_let_go(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, number):
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, number):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
@@ -131,7 +131,7 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, number):
     assert lock.missing == "this system has none"
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_no_lock(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_no_lock(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -144,7 +144,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_lock(tmp_path, monkeypatch):
         FolderLock().take(tmp_path / "nowhere")
 
 
-def test_whether_a_folder_is_locked_can_be_asked(tmp_path):
+def test_is_locked_tells_whether_a_folder_is_locked(tmp_path):
     assert not locks.is_locked(tmp_path)
     lock = FolderLock()
     assert lock.descriptor is None

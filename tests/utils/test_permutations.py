@@ -16,32 +16,32 @@ def apart(flat, lengths):
     return [part.tolist() for part in np.split(flat, lengths.cumsum()[:-1])]
 
 
-def test_each_is_a_permutation_of_its_length():
+def test_each_result_is_a_permutation_of_its_length():
     for part, length in zip(apart(permutations(KEYS, LENGTHS), LENGTHS), LENGTHS, strict=True):
         assert sorted(part) == list(range(length))
 
 
-def test_each_is_sorted_by_its_words():
+def test_each_permutation_sorts_the_random_words():
     for part, key in zip(apart(permutations(KEYS, LENGTHS), LENGTHS), KEYS.tolist(), strict=True):
         words = [word(key, place) for place in part]
         assert words == sorted(words)
 
 
 @pytest.mark.parametrize("chosen", [[5], [16, 0, 3], [2, 14], list(range(16, -1, -1)), []], ids=str)
-def test_none_depends_on_the_others(chosen):
+def test_permutations_do_not_depend_on_each_other(chosen):
     together = apart(permutations(KEYS, LENGTHS), LENGTHS)
     flat = permutations(KEYS[chosen], LENGTHS[chosen])
     assert flat.tolist() == [place for row in chosen for place in together[row]]
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**63, 2**64 - 1])
-def test_places_whose_words_agree_keep_their_order(monkeypatch, bits):
+def test_positions_with_equal_words_keep_their_order(monkeypatch, bits):
     monkeypatch.setattr(module, "splitmix64", lambda places, keys: np.zeros_like(places + keys) + np.uint64(bits))
     for part, length in zip(apart(permutations(KEYS, LENGTHS), LENGTHS), LENGTHS, strict=True):
         assert part == list(range(length))
 
 
-def test_padding_is_less_than_once_the_lengths(monkeypatch):
+def test_padding_is_less_than_the_sum_of_lengths(monkeypatch):
     drawn = []
 
     def counted(places, keys):

@@ -67,7 +67,7 @@ def heavy():
     return sorted(name for name in sys.modules if name.startswith("heavy_"))
 
 
-def test_a_package_works_without_what_it_imports_and_has_it_when_it_uses_it(packages):
+def test_a_delayed_import_happens_at_first_use(packages):
     import_without("user_of_heavy", ["heavy_one"])
     assert heavy() == []
     inner = sys.modules["user_of_heavy.inner"]
@@ -88,7 +88,7 @@ def test_a_package_works_without_what_it_imports_and_has_it_when_it_uses_it(pack
     assert inner.Shape.__name__ == "Shape"
 
 
-def test_only_the_packages_own_statements_are_concerned_and_only_while_it_is_imported(packages):
+def test_only_the_packages_own_imports_are_delayed(packages):
     plain = builtins.__import__
     packages(user_of_user="import user_of_heavy, heavy_one.part", user_of_heavy__late="import heavy_one")
     packages(user_of_heavy__inner="import user_of_user")
@@ -106,7 +106,7 @@ def test_only_the_packages_own_statements_are_concerned_and_only_while_it_is_imp
     ],
     ids=["its name", "an index"],
 )
-def test_a_package_that_needs_it_at_once_is_imported_with_it(packages, tmp_path, text):
+def test_an_import_that_is_used_immediately_is_not_delayed(packages, tmp_path, text):
     packages(user_of_heavy__inner=text, user_of_heavy__early="import heavy_one")
     (tmp_path / "user_of_heavy" / "__init__.py").write_text("from user_of_heavy import early, inner")
     import_without("user_of_heavy", ["heavy_one"])
@@ -116,13 +116,13 @@ def test_a_package_that_needs_it_at_once_is_imported_with_it(packages, tmp_path,
     assert getattr(inner, "numbers", [0, 1]) == [0, 1]
 
 
-def test_all_names_of_a_module_are_imported_at_once(packages):
+def test_star_imports_are_not_delayed(packages):
     packages(user_of_heavy__inner="from heavy_one import *\nassert Shape.side == 2")
     import_without("user_of_heavy", ["heavy_one"])
     assert heavy() == ["heavy_one"]
 
 
-def test_what_is_missing_or_wrong_is_told_as_ever(packages):
+def test_missing_modules_and_errors_are_raised_as_usual(packages):
     packages(user_of_heavy__inner="try:\n    import heavy_three\nexcept ImportError:\n    there = False")
     import_without("user_of_heavy", ["heavy_three"])
     assert sys.modules["user_of_heavy.inner"].there is False
@@ -132,7 +132,7 @@ def test_what_is_missing_or_wrong_is_told_as_ever(packages):
     assert "user_of_wrong" not in sys.modules
 
 
-def test_a_package_that_is_there_already_stays_as_it_is(packages):
+def test_an_imported_package_is_returned_unchanged(packages):
     there = importlib.import_module("user_of_heavy")
     import_without("user_of_heavy", ["heavy_one"])
     assert sys.modules["user_of_heavy"] is there

@@ -13,7 +13,7 @@ from dfl_lightning.utils.randomness.random_streams import numpy_stream, numpy_st
 whole = st.integers(-(2**40), 2**40)
 
 
-def test_a_stream_is_the_same_for_ever():
+def test_a_stream_never_changes_between_versions():
     assert stream_seed(0, "batches", 3, 1) == 3857532704859168239
     assert torch.rand(2, generator=stream(7, "gossip", 1, 2)).tolist() == pytest.approx([0.1957, 0.4168], abs=1e-4)
     assert numpy_stream(7, "gossip", 1, 2).random(2) == pytest.approx([0.02244, 0.10760], abs=1e-4)
@@ -27,12 +27,12 @@ def test_other_words_give_another_seed(key, data):
     assert 0 <= seeds[0] < 2**63
 
 
-def test_words_are_never_run_together():
+def test_adjacent_words_are_not_joined():
     keys = [(1, "a", 1, 11), (1, "a", 11, 1), (11, "a", 1), (1, "a", 1, 1, 1), (1, "a", 111), (1, "a")]
     assert len({stream_seed(*key) for key in keys}) == len(keys)
 
 
-def test_a_whole_number_is_the_same_word_in_any_type():
+def test_an_integer_of_any_type_is_the_same_word():
     assert (
         stream_seed(3, "x", 5)
         == stream_seed(np.int64(3), "x", torch.tensor(5))
@@ -50,7 +50,7 @@ def test_draws_of_neighbouring_words_are_independent():
     assert abs(float(rows.mean()) - 0.5) < 0.01
 
 
-def test_many_streams_are_those_that_are_made_one_by_one():
+def test_many_streams_equal_streams_made_one_by_one():
     for client, rng in enumerate(numpy_streams(5, "x", 50)):
         if client % 3:  # whatever the one before has left, a half-used word for example
             rng.integers(0, 9, dtype=np.int32)
@@ -66,7 +66,7 @@ def test_states_are_those_of_numpy():
         assert np.random.PCG64(seed).state == state
 
 
-def test_no_global_generator_is_touched():
+def test_global_generators_are_not_used():
     torch.manual_seed(1)
     np.random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()

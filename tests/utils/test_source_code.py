@@ -40,7 +40,7 @@ def mine(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_class_brings_all_modules_that_its_own_imports(mine, tmp_path):
+def test_the_source_of_a_class_includes_imported_modules(mine, tmp_path):
     found = sources_of([mine.Mine])
     assert set(found) == OWN | {"own_pack.above"}
     for source in found.values():
@@ -52,7 +52,7 @@ def test_a_class_brings_all_modules_that_its_own_imports(mine, tmp_path):
     assert is_kept(tmp_path / "code", found)
 
 
-def test_objects_are_looked_into_and_installed_ones_left_out(mine):
+def test_objects_are_searched_and_installed_modules_left_out(mine):
     class Holds(Gossip):
         pass
 
@@ -110,7 +110,7 @@ def notebook(mine, monkeypatch):
     return run
 
 
-def test_a_notebooks_class_is_its_lines_and_what_they_name(notebook):
+def test_a_notebooks_class_is_its_lines_and_their_names(notebook):
     found = sources_of([notebook(CELL).Typed()])
     assert set(found) == {"own_notebook", "own_beside"}
     said = found["own_notebook"].content.decode()
@@ -121,7 +121,7 @@ def test_a_notebooks_class_is_its_lines_and_what_they_name(notebook):
     assert sources_of([notebook(f"\n\n{CELL}").Typed()]) == found
 
 
-def test_a_class_without_kept_lines_is_unknown_and_never_the_same(notebook):
+def test_a_class_without_source_lines_is_never_the_same(notebook):
     found = hashes_of(sources_of([notebook("class Typed:\n    def f(self): pass\n", kept=False).Typed()]))
     assert found == {"own_notebook": UNKNOWN}
     assert differing(found, found) == ["own_notebook"]
@@ -130,7 +130,7 @@ def test_a_class_without_kept_lines_is_unknown_and_never_the_same(notebook):
     )
 
 
-def test_changes_are_said_in_one_sentence():
+def test_changes_are_reported_in_one_sentence():
     before, now = {"a": "1", "b": "2", "c": "3"}, {"a": "9", "b": "8", "d": "4"}
     assert about_changes("r", before, now) == "r is of a run with other code: a and b have changed"
     assert about_changes("r", before, dict(before)) == ""

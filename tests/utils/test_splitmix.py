@@ -28,7 +28,7 @@ def test_the_first_words_are_the_published_ones(seed, words):
 
 
 @pytest.mark.filterwarnings("error")
-def test_words_are_those_of_ordinary_whole_numbers_whatever_the_signs():
+def test_words_equal_pythons_integers_for_all_signs():
     counters = [0, 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
     for seed in (0, 5, 2**63 - 1, 2**63, 2**64 - 1):
         expected = [word(seed, counter) for counter in counters]
@@ -36,12 +36,12 @@ def test_words_are_those_of_ordinary_whole_numbers_whatever_the_signs():
         assert splitmix64(np.array(counters, dtype=np.uint64).view(np.int64), seed).tolist() == expected
 
 
-def test_seeds_and_counters_may_be_tables():
+def test_seeds_and_counters_may_be_arrays():
     found = splitmix64(np.arange(3), np.array([[7], [2**64 - 9]], dtype=np.uint64))
     assert found.tolist() == [[word(seed, counter) for counter in range(3)] for seed in (7, 2**64 - 9)]
 
 
-def test_what_was_given_stays_as_it_was():
+def test_arguments_are_not_changed():
     counters, seeds = np.arange(4, dtype=np.uint64), np.arange(4, dtype=np.uint64)
     splitmix64(counters, seeds)
     assert counters.tolist() == seeds.tolist() == [0, 1, 2, 3]

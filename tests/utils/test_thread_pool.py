@@ -53,7 +53,7 @@ def test_the_number_of_threads_comes_back_after_an_error(threads):
 
 
 @pytest.mark.parametrize("where", ["work", "done", "between"])
-def test_an_error_comes_out_and_what_has_not_begun_stays_undone(threads, where):
+def test_an_error_is_raised_and_stops_further_pieces(threads, where):
     begun = []
 
     def raising(*_):
@@ -74,7 +74,7 @@ def test_an_error_comes_out_and_what_has_not_begun_stays_undone(threads, where):
     assert len(begun) == count  # nobody works on
 
 
-def test_between_is_asked_while_a_long_piece_is_under_way():
+def test_between_is_called_during_a_long_piece():
     asked, often = [], threading.Event()
 
     def between():
@@ -86,7 +86,7 @@ def test_between_is_asked_while_a_long_piece_is_under_way():
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_giving_up_like_ctrl_c_ends_the_pieces_that_look(count):
+def test_ctrl_c_ends_the_pieces_that_check_for_it(count):
     pool, ended = Workers(count), []
 
     def work(_):
@@ -118,7 +118,7 @@ class Seen(Watching):
         return func(*args, **(kwargs or {}))
 
 
-def test_what_tests_watch_operations_with_sees_those_of_all_workers(threads):
+def test_dispatch_modes_see_operations_of_all_workers(threads):
     ones = torch.ones(2)
     with Seen() as seen, workers() as pool:
         pool.map(lambda item: ones.add(item), range(4))
