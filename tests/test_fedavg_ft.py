@@ -93,14 +93,14 @@ def scores(network, data, client, split):
     return float(nn.functional.cross_entropy(outputs, y)), float((outputs.argmax(1) == y).double().mean())
 
 
-def test_it_is_fedavg_and_an_epoch_before_each_evaluation():
+def test_fedavg_ft_is_fedavg_with_one_epoch_before_evaluations():
     fedavg, fine_tuned = CONFIGS["fedavg"], CONFIGS["fedavg_ft"]
     assert fine_tuned == {**fedavg, "model": {**fedavg["model"], "finetune_epochs": 1}}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_clients_are_judged_by_what_plain_torch_makes_of_the_servers_model(name, split, runs, data):
+def test_evaluated_models_equal_plain_torchs_fine_tuning(name, split, runs, data):
     run = runs[name]
     for rounds, models in run.models.items():
         for client in range(CLIENTS):
@@ -110,13 +110,13 @@ def test_clients_are_judged_by_what_plain_torch_makes_of_the_servers_model(name,
             assert float(run.clients[f"{split}_acc"][rounds - 1, client]) == pytest.approx(accuracy)
 
 
-def test_fine_tuning_changes_how_every_client_is_judged_and_helps(runs):
+def test_fine_tuning_changes_every_clients_score_and_helps(runs):
     plain, fine_tuned = (runs[name].clients for name in CONFIGS)
     assert (fine_tuned["test_loss"] != plain["test_loss"]).all()
     assert fine_tuned["test_acc"].mean() > plain["test_acc"].mean() + 0.1
 
 
-def test_nothing_of_it_is_kept(runs):
+def test_fine_tuned_models_are_not_kept(runs):
     """Models bit for bit, costs, training losses and the server's own accuracy are those of FedAvg."""
     plain, fine_tuned = (runs[name] for name in CONFIGS)
     for rounds, models in plain.models.items():

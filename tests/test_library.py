@@ -113,7 +113,7 @@ class Tiny(nn.Module):
         return self.head(self.body(x).tanh())
 
 
-def test_a_module_and_a_data_set_with_index_lists_are_enough():
+def test_a_module_and_index_lists_are_enough():
     parts = [list(range(0, 20)), list(range(20, 32)), list(range(32, 60))]
     trainer, network = trainer_of(topology="ring"), Tiny()
     start = {name: value.clone() for name, value in network.state_dict().items()}
@@ -150,7 +150,7 @@ def test_errors_are_ordinary_exceptions(here):
     assert not [path for path in here.rglob("*") if path.is_file()]
 
 
-def test_a_run_from_python_has_the_commands_defaults_and_says_what_they_are(capsys):
+def test_a_run_from_python_has_the_commands_defaults(capsys):
     trainer = DFLTrainer(max_rounds=1, accelerator="cpu")
     trainer.fit(module_of(), datamodule=digits())
     said = capsys.readouterr()
@@ -161,13 +161,13 @@ def test_a_run_from_python_has_the_commands_defaults_and_says_what_they_are(caps
     assert "neighbour_precision" in trainer.run.metrics
 
 
-def test_what_is_named_has_no_default_beside_it():
+def test_named_policies_and_monitors_replace_the_defaults():
     trainer = DFLTrainer(callbacks=[cb.AFIND(), cb.SubstitutionError()], accelerator="cpu")
     assert [type(policy) for policy in trainer.policies()] == [cb.AFIND, cb.Uniform]
     assert [type(c) for c in trainer.callbacks if isinstance(c, cb.Monitor)] == [cb.SubstitutionError]
 
 
-def test_module_trainer_and_run_say_what_they_are(here):
+def test_module_trainer_and_run_have_informative_reprs(here):
     trainer, module = trainer_of(rounds=2), module_of()
     assert repr(trainer) == "DFLTrainer(max_rounds=2, Gossip + Uniform, topology=complete, engine=auto)"
     assert repr(module) == "DFLModule(MLP, local_epochs=1, batch_size=16, optimizer=SGD, objective=Plain)"

@@ -20,7 +20,7 @@ def rows(folder):
 
 
 @pytest.mark.parametrize("loggers", [0, 1, 2])
-def test_best_models_are_in_the_run_folder_whatever_loggers_there_are(small_run, tmp_path, loggers):
+def test_best_models_are_in_the_run_folder_with_any_logger(small_run, tmp_path, loggers):
     best = ModelCheckpoint(monitor="val_acc", mode="max", save_top_k=2, filename="best-{epoch}")
     chosen = [CSVLogger(tmp_path / "logs"), TensorBoardLogger(tmp_path / "logs")][:loggers]
     run = small_run(rounds=3, callbacks=[best], logger=chosen or False, data={"val_fraction": 0.2}).fit()
@@ -36,7 +36,7 @@ def test_a_folder_that_the_user_names_is_kept(small_run, tmp_path):
     assert list((tmp_path / "mine").glob("*.ckpt"))
 
 
-def test_a_second_fit_of_a_trainer_has_its_own_folder_of_models(small_run):
+def test_a_second_fit_has_its_own_folder_of_models(small_run):
     best = ModelCheckpoint(monitor="train_loss")
     first = small_run(rounds=1, callbacks=[best]).fit()
     folder = first.folder
@@ -47,7 +47,7 @@ def test_a_second_fit_of_a_trainer_has_its_own_folder_of_models(small_run):
 
 
 @pytest.mark.cpu_bits
-def test_what_callbacks_may_monitor_is_the_rounds_own_and_is_moved_nowhere(small_run, monkeypatch):
+def test_callback_metrics_are_the_rounds_and_stay_in_place(small_run, monkeypatch):
     moved = []
     monkeypatch.setattr(_ResultMetric, "to", lambda number, *where: moved.append(number.meta.name) or number)
     run = small_run(rounds=3).fit()
@@ -58,7 +58,7 @@ def test_what_callbacks_may_monitor_is_the_rounds_own_and_is_moved_nowhere(small
     assert moved == []
 
 
-def test_loggers_write_where_they_were_told_a_value_a_round(small_run, tmp_path):
+def test_loggers_write_one_value_per_round_to_their_folders(small_run, tmp_path):
     loggers = [CSVLogger(tmp_path / "here", name="mine"), TensorBoardLogger(tmp_path / "there", name="yours")]
     stop = EarlyStopping("train_loss", patience=50)
     run = small_run(rounds=3, logger=loggers, callbacks=[LearningRateMonitor(), stop]).fit()
@@ -75,7 +75,7 @@ def test_loggers_write_where_they_were_told_a_value_a_round(small_run, tmp_path)
     assert settings["clients"] == 6
 
 
-def test_a_command_gives_loggers_its_config_and_the_default_logger_the_run_folder(tmp_path, monkeypatch, capsys):
+def test_a_command_passes_loggers_config_and_run_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = f"--config afind --trainer.max_rounds 2 --trainer.accelerator cpu {SMALL} --trainer.logger true"
     assert command("fit", words.split()) == 0
@@ -89,7 +89,7 @@ def test_a_command_gives_loggers_its_config_and_the_default_logger_the_run_folde
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 
-def test_a_resumed_run_goes_on_logging_in_its_folder(small_run):
+def test_a_resumed_run_continues_logging_in_its_folder(small_run):
     first = small_run(rounds=2, logger=True).fit()
     small_run(rounds=4, logger=True).fit(first.folder / "checkpoints" / "last.ckpt")
     steps = [

@@ -106,7 +106,7 @@ def test_max_epochs_is_another_name_of_max_rounds():
         DFLTrainer(max_rounds=7, max_epochs=7)
 
 
-def test_no_evaluation(small_run):
+def test_evaluation_can_be_switched_off(small_run):
     events = Events()
     run = small_run(2, [events], limit_val_batches=0).fit()
     assert "evaluate" not in events.heard
@@ -127,7 +127,7 @@ def test_fast_dev_run_is_one_round_that_leaves_nothing(small_run, tmp_path, monk
 
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_start", "on_engine_progress", "on_weigh", "on_validation_end"])
-def test_should_stop_ends_the_run_at_the_boundary_of_the_round(small_run, hook):
+def test_should_stop_ends_the_run_at_a_boundary(small_run, hook):
     committed = 3 if hook == "on_validation_end" else 2
     policies = [families.Gossip(2), families.Uniform()]
     run = small_run(6, [StopIn(hook, committed)], policies).fit()
@@ -159,7 +159,7 @@ class Worse(Monitor):
 
 @pytest.mark.cpu_bits
 @pytest.mark.parametrize("patience", [1, 2])
-def test_early_stopping_stops_at_a_boundary_and_a_resumed_run_stays_stopped(small_run, patience):
+def test_early_stopping_stops_at_a_boundary_for_good(small_run, patience):
     def make():
         return small_run(9, [EarlyStopping("made_up", patience=patience), Worse()])
 
@@ -259,7 +259,7 @@ def test_a_new_run_leaves_an_on_exception_checkpoint_alone(small_run, tmp_path):
 
 
 @pytest.mark.parametrize("word", ["best", "last"])
-def test_best_and_last_go_on_in_the_folder_of_their_checkpoint(small_run, word):
+def test_best_and_last_models_continue_in_their_checkpoints_folder(small_run, word):
     with pytest.raises(UserError, match="ckpt_path=best: no ModelCheckpoint of the trainer kept a best model"):
         small_run(2).fit("best")
     run = small_run(2, [ModelCheckpoint(monitor="train_loss", save_last=True)]).fit()
@@ -330,7 +330,7 @@ def by_dimensions(parameters):
     return torch.optim.SGD([{"params": [p for p in parameters if p.ndim > 1]}, {"params": few, "lr": 0.2}], lr=0.1)
 
 
-def test_every_group_has_what_its_schedule_says_and_loggers_see_it(small_run, tmp_path):
+def test_every_group_has_its_scheduled_and_logged_values(small_run, tmp_path):
     used = []
 
     class Watch(Monitor):
@@ -388,7 +388,7 @@ def test_a_fork_has_the_rates_of_its_own_config(small_run):
     ],
     ids=["step of nothing", "too short"],
 )
-def test_a_schedule_that_ends_before_the_run_is_refused_before_it(small_run, tmp_path, schedule, rounds, sentence):
+def test_a_schedule_shorter_than_the_run_is_refused(small_run, tmp_path, schedule, rounds, sentence):
     with pytest.raises(UserError, match=sentence):
         small_run(rounds, module={"lr_scheduler": schedule}).fit()
     assert not list(tmp_path.rglob("metrics.csv"))
@@ -431,7 +431,7 @@ def test_gradient_clipping_reaches_the_engine(small_run):
 
 @pytest.mark.cpu_bits
 @pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), (64, torch.float64), (32, torch.float32)])
-def test_precision_is_that_of_the_rows(small_run, precision, dtype):
+def test_the_precision_option_sets_the_type_of_rows(small_run, precision, dtype):
     run = small_run(2, precision=precision).fit()
     assert run.rows.dtype == dtype
     resumed = small_run(3, precision=precision).fit(run.folder / "checkpoints" / "last.ckpt")
@@ -444,9 +444,7 @@ def test_precision_is_that_of_the_rows(small_run, precision, dtype):
 
 
 @pytest.mark.parametrize("finetune_epochs", [0, 1])
-def test_validate_and_test_give_the_numbers_of_training_and_touch_no_file(
-    small_run, tmp_path, monkeypatch, finetune_epochs
-):
+def test_validate_and_test_repeat_trainings_numbers_without_writing(small_run, tmp_path, monkeypatch, finetune_epochs):
     monkeypatch.chdir(tmp_path)
     options = {"module": {"finetune_epochs": finetune_epochs}}
     run = small_run(4, checkpoint_every=3, **options).fit()
@@ -563,7 +561,7 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
     ],
     ids=lambda value: str(value).partition(" object at 0x")[0],  # the same in every process
 )
-def test_what_has_no_meaning_is_refused_with_what_to_do(option, sentence):
+def test_meaningless_options_are_refused_with_a_remedy(option, sentence):
     with pytest.raises(UserError, match=sentence):
         DFLTrainer(**{"accelerator": "cpu", **option})
 
@@ -581,13 +579,13 @@ def test_data_come_from_a_datamodule(small_run):
                 evaluate(run.module, datamodule=wrong)
 
 
-def test_an_evaluation_is_of_the_models_of_the_last_fit(small_run):
+def test_an_evaluation_uses_the_models_of_the_last_fit(small_run):
     run = small_run(1).fit()
     (means,) = run.trainer.test(datamodule=run.data, verbose=False)
     assert means["test_acc"] == pytest.approx(run.trainer.run.metrics["test_acc"][-1])
 
 
-def test_a_module_is_of_no_other_trainer(small_run):
+def test_a_plain_trainer_is_refused(small_run):
     run = small_run(1)
     other = Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
@@ -597,7 +595,7 @@ def test_a_module_is_of_no_other_trainer(small_run):
 
 
 @pytest.mark.parametrize("second", ["refused", "no module"])
-def test_a_fit_that_never_begins_leaves_the_last_run_as_it_is(small_run, second):
+def test_a_fit_refused_early_leaves_the_last_run_unchanged(small_run, second):
     run = small_run(1).fit()
     before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
     module, word = (run.module, "best") if second == "refused" else (None, None)
@@ -627,7 +625,7 @@ def another_precision(run):
         (another_precision, "models of float32, and this run computes in float64"),
     ],
 )
-def test_a_trainer_continues_with_the_rows_that_its_module_has_or_not_at_all(small_run, change, sentence):
+def test_a_second_fit_with_incompatible_rows_is_refused(small_run, change, sentence):
     run = small_run(1, policies=[families.Gossip(k=2), families.Uniform()]).fit()
     change(run)
     run.trainer.fit_loop.max_epochs = 2
@@ -635,7 +633,7 @@ def test_a_trainer_continues_with_the_rows_that_its_module_has_or_not_at_all(sma
         run.fit()
 
 
-def test_the_callers_list_of_callbacks_stays_as_it_was():
+def test_the_callers_list_of_callbacks_is_not_changed():
     callbacks = [families.Gossip(), families.Uniform()]
     DFLTrainer(accelerator="cpu", callbacks=callbacks)
     assert len(callbacks) == 2

@@ -195,7 +195,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_promise_names_round_and_policy(what):
+def test_a_policy_with_invalid_results_is_named_with_the_round(what):
     policies, sentence = BROKEN[what]
     if not any(isinstance(policy, Selection) for policy in policies):
         policies = [Gossip(k=0), *policies]
@@ -238,13 +238,13 @@ def test_a_job_for_a_client_that_is_down_is_refused(half_down):
         ("on_select", "selected", "selected sender 2 for receiver 0, which dropped out"),
     ],
 )
-def test_who_is_down_is_neither_proposed_nor_selected(hook, field, sentence, half_down):
+def test_an_inactive_client_is_neither_proposed_nor_selected(hook, field, sentence, half_down):
     broken = breaking(Selection, **{hook: setting(**{field: lambda r: r.reachable})})
     with pytest.raises(UserError, match=f"^round 1: Broken {sentence}"):
         go(broken, Uniform(), half_down())
 
 
-def test_nobody_is_selected_for_a_receiver_that_is_down(half_down):
+def test_no_client_is_selected_for_an_inactive_receiver(half_down):
     def last_row(round):
         return Links.of(torch.tensor([3]), torch.tensor([0]), 4)
 
@@ -253,7 +253,7 @@ def test_nobody_is_selected_for_a_receiver_that_is_down(half_down):
         go(broken, Uniform(), half_down())
 
 
-def test_weights_below_zero_and_weights_of_integers_are_shares_too():
+def test_negative_and_integer_weights_are_accepted():
     class Beyond(Uniform):
         """A step of 2 from the first neighbour: twice one's own less what it says."""
 
@@ -315,7 +315,7 @@ def half_down(trace):
 
 
 @pytest.mark.parametrize("topology", ["complete", "server"])
-def test_when_everybody_is_down_the_round_is_counted_and_nothing_else_happens(topology, trace, tmp_path):
+def test_a_round_without_active_clients_is_only_counted(topology, trace, tmp_path):
     folder = {"default_root_dir": tmp_path, "enable_checkpointing": False}
     policies = Gossip(k="all"), Uniform(), trace("1 1 1 1", "0 0 0 0", "0 1 1 1"), NeighbourAccuracy()
     trainer, _ = set_up(*policies, topology=topology, trainer=folder)
@@ -338,7 +338,7 @@ def test_a_dropped_client_neither_trains_nor_mixes_nor_is_mixed(half_down):
 
 # --- divergence -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("topology", ["complete", "server"])
-def test_a_client_that_diverges_is_left_alone(topology):
+def test_a_diverged_client_is_neither_selected_nor_mixed(topology):
     _trainer, protocol = set_up(Gossip(k="all"), Uniform(), topology=topology, data=toy_data(1))
     said = pytest.warns(UserWarning, match="training of client 1 diverged; no client mixes it")
     for once in (said, contextlib.nullcontext()):
@@ -356,7 +356,7 @@ def test_a_client_that_diverges_is_left_alone(topology):
         assert math.isfinite(metrics["train_loss"])
 
 
-def test_who_is_quarantined_does_not_change_what_the_others_do():
+def test_a_quarantined_client_does_not_change_the_others():
     _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(1))
     with pytest.warns(UserWarning, match="client 1"):
         one_round(protocol)
@@ -368,7 +368,7 @@ def test_who_is_quarantined_does_not_change_what_the_others_do():
     torch.testing.assert_close(protocol.bank.boundary.rows["models"][rest], without.bank.boundary.rows["models"][rest])
 
 
-def test_when_everybody_diverges_nothing_is_mixed():
+def test_nothing_is_mixed_if_all_clients_diverge():
     _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(*range(CLIENTS)))
     before = protocol.bank.boundary.rows["models"].clone()
     with pytest.warns(UserWarning, match="client 0, 1, 2, 3 diverged"):
@@ -435,11 +435,11 @@ class Hoarder(Uniform):
         ((Gossip(k=0), Hoarder()), {}, 0, 0, WIDTH),
     ],
 )
-def test_a_model_that_is_received_costs_what_is_shared_of_it_once(policies, settings, models, probes, width):
+def test_a_received_model_costs_its_shared_columns_once(policies, settings, models, probes, width):
     assert costs(go(*policies, **settings)[1]) == [models, probes, 0, 4 * models * width]
 
 
-def test_afind_costs_a_proxy_a_neighbour_in_reach_and_a_model_a_selected_one():
+def test_afind_costs_one_proxy_per_neighbour_and_selected_models():
     round, metrics = go(AFIND(), AdaptiveThreshold(), Boltzmann(), topology="ring")
     mixed = len(round.selected)
     assert costs(metrics) == [mixed, 0, 8, 4 * (mixed * WIDTH + 8 * LAYER)]
@@ -489,7 +489,7 @@ def test_a_threshold_under_gossip_is_switched_off_and_noted():
     ]
 
 
-def test_a_threshold_under_afind_is_not():
+def test_a_threshold_under_afind_is_not_switched_off():
     threshold = AdaptiveThreshold()
     trainer, _ = set_up(AFIND(), threshold, Uniform())
     assert not threshold.switched_off
@@ -543,7 +543,7 @@ def allocated(work):
     return result, max(event.cpu_memory_usage for event in watched.events())
 
 
-def test_looking_for_models_that_are_not_finite_makes_no_copy_of_all_rows():
+def test_checking_for_nonfinite_models_copies_no_rows():
     rows = torch.ones(50, 400)
     finite, largest = allocated(lambda: _all_finite(rows))
     assert finite
@@ -551,7 +551,7 @@ def test_looking_for_models_that_are_not_finite_makes_no_copy_of_all_rows():
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_one_entry_that_is_not_finite_is_found(wrong):
+def test_a_single_nonfinite_entry_is_detected(wrong):
     rows = torch.ones(5, 4)
     rows[3, 2] = wrong
     assert not _all_finite(rows)

@@ -45,7 +45,7 @@ def test_the_picture_is_of_todays_imports():
     assert {tuple(pair) for pair in re.findall(r"<title>(\w+) imports (\w+): ", drawn)} == set(imports())
 
 
-def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
+def test_the_figure_of_a_round_matches_the_code():
     drawn = (PACKAGE.parent / "docs" / "images" / "round.svg").read_text(encoding="utf-8")
     assert drawn == ROUND["picture"](), "draw it again: python scripts/draw_round.py"
     hooks = [name for name in vars(RoundCallback) if name.startswith("on_")]

@@ -110,7 +110,7 @@ def test_no_file_runs_code(name, tmp_path):
     assert refused >= 8, "some of the texts are files of some kind"
 
 
-def test_the_payloads_would_run(tmp_path):
+def test_the_payloads_run_when_unpickled(tmp_path):
     pickle.loads(payloads(tmp_path / "canary")[0])
     assert (tmp_path / "canary").is_dir()
 
@@ -195,7 +195,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_before_it_goes_off(name, tmp_path):
+def test_a_decompression_bomb_is_refused(name, tmp_path):
     file, content = BOMBS[name]
     content = content() if callable(content) else content
     assert len(content) < 2 * 10**6
@@ -207,7 +207,7 @@ def test_a_bomb_is_refused_before_it_goes_off(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in LOADERS if name != "mnist_writers.npz"])
-def test_a_pipe_is_not_waited_for(name, tmp_path):
+def test_a_named_pipe_is_refused_without_waiting(name, tmp_path):
     os.mkfifo(tmp_path / name)
     writer = threading.Timer(60, lambda: open(tmp_path / name, "wb").close())  # ends a reader's waiting
     writer.daemon = True
@@ -218,7 +218,7 @@ def test_a_pipe_is_not_waited_for(name, tmp_path):
     writer.cancel()
 
 
-def test_an_honest_archive_may_be_large_or_well_packed(tmp_path):
+def test_a_valid_archive_may_be_large_or_well_compressed(tmp_path):
     (tmp_path / "a.npz").write_bytes(
         archive(zipfile.ZIP_DEFLATED, x=array_header("|u1", (30 * 2**20,)) + ZEROS[: 30 * 2**20])
     )
@@ -270,7 +270,7 @@ def test_a_resumed_run_folder_full_of_links_writes_nothing_outside(here, capsys)
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "superseded"])
-def test_a_run_folder_with_a_linked_folder_is_not_written_into(here, capsys, name):
+def test_a_run_folder_with_a_linked_folder_is_refused(here, capsys, name):
     assert cli.run("fit", SMALL) == 0
     (run,) = Path("runs/afind").iterdir()
     outside = here / "outside"
@@ -292,7 +292,7 @@ def test_a_run_folder_with_a_linked_folder_is_not_written_into(here, capsys, nam
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
 
 
-def test_names_in_graphs_name_no_files(here, capsys):
+def test_names_in_graphs_are_not_paths(here, capsys):
     """Labels, clusters and graph names that look like paths stay words."""
     graph = nx.cycle_graph([f"../../{i}" for i in range(CLIENTS)])
     nx.set_node_attributes(graph, "/tmp/../x", "cluster")
@@ -320,7 +320,7 @@ HUGE = 20 * 10**9
         ("run.yaml", read_config, "more than 2 MB are no config"),
     ],
 )
-def test_a_huge_file_is_refused_by_its_size_before_it_is_read(tmp_path, name, load, sentence):
+def test_a_huge_file_is_refused_before_reading(tmp_path, name, load, sentence):
     path = tmp_path / name
     path.touch()
     os.truncate(path, HUGE)  # takes no place on the disk
@@ -330,7 +330,7 @@ def test_a_huge_file_is_refused_by_its_size_before_it_is_read(tmp_path, name, lo
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
 
 
-def test_a_file_without_a_size_is_read_no_further_than_it_may():
+def test_a_file_without_a_size_is_read_within_bounds():
     with pytest.raises(ValueError, match=r"it has 1\.0 kB, and at most 1\.0 kB are read"):
         read_bounded(Path("/dev/zero"), 1000)
 

@@ -86,11 +86,11 @@ def digits(tmp_path_factory):
     return {method: [run(method, seed, folder, data, 30, 16, 0.05) for seed in SEEDS] for method in METHODS}
 
 
-def test_on_digits_afind_is_within_a_point_of_the_oracle(digits):
+def test_on_digits_afind_is_within_one_point_of_the_oracle(digits):
     assert mean(digits["afind"]) > mean(digits["oracle"]) - 1
 
 
-def test_on_digits_afind_finds_its_cluster_from_the_third_round_on(digits):
+def test_on_digits_afind_finds_its_cluster_from_round_2(digits):
     for outcome in digits["afind"]:
         assert outcome.precision[2:].min() >= 0.95
         assert outcome.recall[2:].min() >= 0.95
@@ -123,12 +123,12 @@ def fashion(tmp_path_factory):
     return {method: [run(method, seed, folder, data, 15, 20, 0.02) for seed in SEEDS[:2]] for method in methods}
 
 
-def test_on_rotated_images_afind_is_within_half_a_point_of_the_oracle(fashion):
+def test_on_rotated_images_afind_is_close_to_the_oracle(fashion):
     assert mean(fashion["afind"]) > mean(fashion["oracle"]) - 0.5
     assert mean(fashion["afind"]) > mean(fashion["gossip"])
 
 
-def test_on_rotated_images_afind_finds_its_cluster_from_the_third_round_on(fashion):
+def test_on_rotated_images_afind_finds_its_cluster_from_round_2(fashion):
     for outcome in fashion["afind"]:
         assert outcome.precision[2:].min() >= 0.95
         assert outcome.recall[2:].min() >= 0.95
@@ -149,7 +149,7 @@ def dropping(load, tmp_path_factory):
     return means
 
 
-def test_with_half_of_the_clients_down_friends_make_up_for_most_of_what_dropout_costs(dropping):
+def test_friends_recover_most_of_the_accuracy_lost_to_dropout(dropping):
     for full, without, ours in zip(*(dropping[name] for name in ("Full", "Dropout", "FDMS")), strict=True):
         assert full > without + 5
         assert ours > without + 0.7 * (full - without)
