@@ -11,7 +11,7 @@ SETS = ["trained", "models", "stale"]
 
 
 def by_hand(matrices, nodes):
-    """Of each sum its weights by (row set, row), as the page about the bank says."""
+    """Compute the weights of each sum by (row set, row), as the page about the bank defines them."""
     found = []
     for job, node in enumerate(nodes):
         weights = {}

@@ -179,7 +179,7 @@ def test_former_rows_stay_until_the_next_training(federation):
     assert f.bank.rows("trained") is former.rows["models"]  # its buffer is written again
     assert same(snapshot(f.bank), now)
     commit(f.bank)
-    commit(f.bank)  # a round in which nobody trained
+    commit(f.bank)  # a round in which no client trained
     now = snapshot(f.bank)
     f.engine.train(everyone, f.training(round=6))
     assert same(snapshot(f.bank), now)
@@ -227,9 +227,9 @@ def test_a_scratch_set_lasts_one_round(trained):
     rows = f.bank.rows("trained").clone()
     f.bank.scratch("sums")
     assert not f.bank.rows("sums").any()
-    everybody, ones = torch.ones(3, dtype=torch.bool), torch.ones(3, 3, dtype=torch.float64)
-    f.bank.mix([(ones, "trained")], "sums", everybody)
-    f.bank.mix([(torch.eye(3, dtype=torch.float64), "sums"), (ones, "trained")], "sums", everybody)
+    all_clients, ones = torch.ones(3, dtype=torch.bool), torch.ones(3, 3, dtype=torch.float64)
+    f.bank.mix([(ones, "trained")], "sums", all_clients)
+    f.bank.mix([(torch.eye(3, dtype=torch.float64), "sums"), (ones, "trained")], "sums", all_clients)
     torch.testing.assert_close(f.bank.rows("sums"), 2 * rows.sum(0).expand(3, -1))
     assert torch.equal(f.bank.rows("trained"), rows)
     assert not {"sums", "rows.sums"} & {*f.bank.next_rows(), *f.bank.state_dict()}

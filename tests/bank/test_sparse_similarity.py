@@ -1,4 +1,4 @@
-"""Few pairs of many rows: the same similarities as from a matrix of all pairs, whoever computes them."""
+"""Similarities of few pairs of many rows, against a matrix of all pairs."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def federation(m=60, width=100):
     pairs = torch.zeros(m, m, dtype=torch.bool)
     pairs[torch.arange(m).repeat_interleave(3), torch.randint(0, m, (3 * m,), generator=generator)] = True
     pairs[3, 4] = pairs[4, 3] = pairs[0, 7] = pairs[10, 6] = pairs[11, 9] = pairs[12, 12] = True
-    pairs[8] = pairs[:, 8] = False  # compares itself with nobody
+    pairs[8] = pairs[:, 8] = False  # compares itself with no other client
     return rows, pairs
 
 
@@ -109,7 +109,7 @@ def test_many_pairs_are_compared_by_a_matrix(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_comparing_does_not_change_the_rows(compare, few, centre, dtype):
     rows, pairs = federation()
-    rows, pairs[8, 9] = rows.to(dtype), True  # everybody takes part: of some a copy would be made in any case
+    rows, pairs[8, 9] = rows.to(dtype), True  # All rows take part. If only some did, they would be copied in any case.
     before = rows.clone()
     compare(rows, pairs, few, centre)
     assert torch.equal(rows.nan_to_num(9), before.nan_to_num(9))

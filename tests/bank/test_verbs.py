@@ -52,7 +52,7 @@ def on_threads(count, work):
 
 # --- mixing -----------------------------------------------------------------------------------------------------------
 def naive_mix(terms, into, where, columns):
-    """Number by number, in Python's float64; a weight of 0 is nobody there."""
+    """Mix number by number, in Python's float64; rows of weight 0 are left out."""
     result = into.double().clone()
     for at, row in enumerate(where.tolist()):
         for start, stop in columns.ranges:
@@ -72,7 +72,7 @@ def test_mixing_equals_the_sums_written_out(seed, dtype, m, k, second):
     rows, other = some_rows(m, 23, seed, dtype), some_rows(m + 2, 23, seed + 1, dtype)
     where = torch.randperm(m, generator=generator(seed))[: 1 + seed % m]
     terms = [(neighbours(len(where), m, max(1, min(k, m)), seed), rows)]
-    terms[0][0][0] *= min(k, 1)  # sometimes one that hears nobody
+    terms[0][0][0] *= min(k, 1)  # sometimes a receiver without senders
     if second:
         terms.append((0.1 * torch.randn(len(where), m + 2, generator=generator(seed)).double(), other))
     columns = Columns([(2, 9), (11, 20)])
