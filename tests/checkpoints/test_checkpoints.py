@@ -138,7 +138,7 @@ def test_an_unwritable_checkpoint_is_refused_naming_the_saved_rounds(small_run, 
     ):
         run.fit()
     assert rounds_in(last(run)) == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nobody is listening any more
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # the run's handler has been removed
 
 
 # --- reading
@@ -237,8 +237,8 @@ def test_a_checkpoint_of_another_run_is_refused_naming_what_differs(kept, small_
     assert contents(kept.folder) == before
 
 
-def make(small_run, options, beside):
-    options = {"policies": policies(), "root": beside.folder.parents[1], **options}
+def make(small_run, options, other):
+    options = {"policies": policies(), "root": other.folder.parents[1], **options}
     network = dict(options.get("module", {})).get("network")
     run = small_run(6, **{k: v for k, v in options.items() if k != "module"})
     if network is not None:

@@ -35,7 +35,7 @@ class Bomb(RoundCallback):
     def __init__(self, hook, round, act):
         self.hook, self.round, self.act = hook, round, act
 
-    def hear(self, hook, trainer):
+    def handle(self, hook, trainer):
         if hook != self.hook:
             return
         round = trainer.lightning_module.bank.boundary.round - (hook in AFTER)
@@ -48,20 +48,20 @@ class Count(RoundCallback):
     """A monitor with state in the hooks of Lightning and of the round."""
 
     def __init__(self):
-        self.heard = dict.fromkeys(COUNTED, 0)
+        self.counts = dict.fromkeys(COUNTED, 0)
 
-    def hear(self, hook, trainer):
-        self.heard[hook] += 1
+    def handle(self, hook, trainer):
+        self.counts[hook] += 1
 
     def state_dict(self):
-        return dict(self.heard)
+        return dict(self.counts)
 
     def load_state_dict(self, state_dict):
-        self.heard = dict(state_dict)
+        self.counts = dict(state_dict)
 
 
-def hears(hook):
-    return lambda self, *args: self.hear(hook, self.trainer)
+def handler_of(hook):
+    return lambda self, *args: self.handle(hook, self.trainer)
 
 
 def remember(self, trainer, pl_module, stage):
@@ -71,9 +71,9 @@ def remember(self, trainer, pl_module, stage):
 
 Bomb.setup = Count.setup = remember
 for name in ("on_train_start", *BEFORE, *AFTER):
-    setattr(Bomb, name, hears(name))
+    setattr(Bomb, name, handler_of(name))
 for name in COUNTED:
-    setattr(Count, name, hears(name))
+    setattr(Count, name, handler_of(name))
 
 
 class Boom(RuntimeError):
@@ -112,7 +112,7 @@ def start(small_run):
 
 @contextlib.contextmanager
 def tolerated(*kinds):
-    """The error or signal that ends a run on purpose; a SIGTERM that nobody hears must not end the tests."""
+    """Tolerate the error or signal that ends a run on purpose; a SIGTERM without a handler must not end the tests."""
     old = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         yield
