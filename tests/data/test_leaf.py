@@ -9,7 +9,7 @@ from dfl_lightning.utils.errors import UserError
 
 USERS = {
     "ann": {"x": [[0.0, 1.0], [0.25, 1e-3]], "y": [3, 1]},
-    "nobody": {"x": [], "y": []},
+    "empty": {"x": [], "y": []},
     'b"ö\\b': {"x": [[1, 0]], "y": [0]},
 }
 

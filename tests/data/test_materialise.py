@@ -11,7 +11,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def source_indices(data, split):
-    """Where the images of a part come from: positions in the source, test part included."""
+    """Return the positions of a part's images in the source, whose last ones are the official test set."""
     lists = getattr(data.client_split, split)
     return [torch.from_numpy(part) for part in lists]
 

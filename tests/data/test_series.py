@@ -38,7 +38,7 @@ def made(file, **options):
 
 
 def cuts(length):
-    """Where validation and test begin."""
+    """Return the first indices of the validation and the test part."""
     tested = int(0.25 * length)
     return length - tested - int(0.3 * (length - tested)), length - tested
 

@@ -99,7 +99,7 @@ def test_a_spreadsheets_csv_file_gives_equal_data(tmp_path):
 
 
 def test_replacing_a_files_clients_by_a_partition_is_noted(tmp_path):
-    """As where a shipped config has a partition, and the file of a user is named beside it."""
+    """This happens if a shipped config has a partition and the user names a file in addition."""
     (tmp_path / "table.csv").write_text(CSV)
     said = "decides who has which row, and data.client shop is not used; data.partition: null makes each shop a client"
     for partition, notes in (

@@ -63,7 +63,7 @@ def by_a_loop(prior, available, size, rng):
 
 
 def mean_largest_share(draw, seed, times):
-    """Of clients at alpha 0.1: the share of the most frequent class, mean over clients and draws, with its error."""
+    """Return the share of the most frequent class at alpha 0.1, mean over clients and draws, and its error."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(times):
