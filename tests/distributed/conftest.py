@@ -98,7 +98,7 @@ def _fit(folder, words):
 
 
 def _contents(folder):
-    """What a run leaves, as far as it may not depend on the number of processes."""
+    """Return the files and numbers of a run that must not depend on the number of processes."""
     [run] = Path(folder, "runs").glob("*/*")
     table = csv.DictReader((run / "metrics.csv").read_text().splitlines())
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in table]

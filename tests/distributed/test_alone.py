@@ -1,4 +1,4 @@
-"""What one process of a run does alone: it fails, is killed, is stuck or stops, and all end, with one sentence."""
+"""Failures of a single process: if it fails, is killed, hangs or stops, all processes end with one sentence."""
 
 import os
 import signal
@@ -136,7 +136,7 @@ def run(tmp_path):
 
 
 def gone(session, seconds=5.0):
-    """Whether all processes are gone, or are within a moment."""
+    """Return True if all processes end within the given time."""
     end = time.monotonic() + seconds
     while starts.processes_of(session) and time.monotonic() < end:
         time.sleep(0.02)

@@ -118,7 +118,7 @@ def test_metrics_and_callbacks_cause_no_exchange_between_processes(same, words):
 
 
 def looking():
-    """What is there before, inside, in an exchange, and after it; the answers of all."""
+    """Look for a process group before, during and after a connection; return the answers of all processes."""
     there = [dist.is_initialized()]
     with connection.connected():
         connection.hide()
@@ -156,7 +156,7 @@ def test_processes_decide_together(on_ranks):
 
 
 def losing():
-    """What an exchange raises when the other process is gone, and when it is late."""
+    """Return the types of the errors after a lost connection and after another error inside an exchange."""
     connection.hide(patience=0.0)
     found = []
     for error in (RuntimeError("Connection closed by peer"), RuntimeError("CUDA error: out of memory")):
@@ -171,5 +171,5 @@ def losing():
     return found
 
 
-def test_a_failed_exchange_tells_a_timeout_from_a_lost_process(on_ranks):
+def test_lost_connections_are_overdue_and_other_errors_are_passed_on(on_ranks):
     assert on_ranks(2, losing) == [["Overdue", "RuntimeError"]] * 2

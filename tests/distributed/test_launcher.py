@@ -1,4 +1,4 @@
-"""Who is gone, who notices, and what Ctrl-C and SIGTERM mean before the first round."""
+"""Detection of lost processes, and the effect of Ctrl-C and SIGTERM before the first round."""
 
 import os
 import signal
@@ -158,14 +158,14 @@ def test_an_early_sigterm_stops_the_run_before_round_0(small_run, monkeypatch):
 
 
 class Handler(Callback):
-    """What SIGTERM would do during an evaluation."""
+    """Callback that records the handler of SIGTERM during an evaluation."""
 
     def on_validation_start(self, trainer, pl_module):
         self.seen = signal.getsignal(signal.SIGTERM)
 
 
 def test_a_signal_during_the_agreement_counts_next_round(small_run, monkeypatch):
-    """The others have heard that nobody was asked to stop; who left alone would be missed."""
+    """The processes have agreed to continue, so one that stopped now would keep the others waiting."""
     run = small_run(4)
     run.fit()
     loop, bank = run.trainer.fit_loop, run.module.bank

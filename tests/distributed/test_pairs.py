@@ -51,7 +51,7 @@ OPTIMIZERS = {  # recorded steps read their learning rates in float32: these hav
 RECORDED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 SELECTIONS = {
     "gossip": lambda: [cb.Gossip(k=2), cb.Uniform()],
-    "everybody": lambda: [cb.Gossip(k="all"), cb.SampleWeighted()],
+    "all neighbours": lambda: [cb.Gossip(k="all"), cb.SampleWeighted()],
     "Metropolis": lambda: [cb.Gossip(k="all"), cb.Metropolis()],
     "AFIND+": lambda: [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()],
     "PANM": lambda: [cb.PANM(k=2, l=3, stage_one=1, tau=2), cb.Uniform()],
@@ -73,7 +73,7 @@ OBJECTIVES = {
 
 
 class Drawn(nn.Module):
-    """A network of which everything is drawn: norms, activations, dropout, a residual, widths."""
+    """A random network: norms, activations, dropout, a residual and widths are drawn."""
 
     def __init__(self, draw):
         super().__init__()
@@ -181,7 +181,7 @@ def apart(a, b):
 
 
 def compare(number, others):
-    """How far other engines are from the loop, and the control where one is further than rounding."""
+    """Measure how far other engines are from the loop, and the control if one differs by more than rounding."""
     loop = play(number, "loop")
     found = {name: apart(loop, rows()) for name, rows in others.items()}
     control = apart(loop, play(number, "loop", nudge=NUDGE)) if max(found.values()) > ROUNDING else None

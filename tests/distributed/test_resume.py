@@ -119,7 +119,7 @@ def test_a_folder_reads_only_files_of_its_own(sharded):
 
 
 def _resume(folder, words):
-    """What `dfl-fit` of several processes answers."""
+    """Run `dfl-fit` in this process of several; return its exit code and what it prints."""
     os.chdir(folder)
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -67,7 +67,7 @@ OTHERS = {
     "afind, activations": ["--config", "afind", "--selection.proxy", "activations"],
     "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
-    "everybody": ["--config", "gossip", "--selection.k", "all"],
+    "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "gradient tracking": ["--config", "gradient_tracking"],
     "QG-DSGDm": ["--config", "qg_dsgdm"],

@@ -81,10 +81,10 @@ def every_verb(count, engine_name, kind):
     whole, shared = federations(engine, count, **config)
     m, n, own = whole.m, whole.bank.num_nodes, shared.bank.ranks.own
     assert 0 < len(own) < n or count == 1
-    everybody = torch.arange(m)
-    starts = m + everybody % 2 if kind == "servers" else everybody
-    references = References((Term("models", starts),), everybody)
-    results = [f.engine.train(references.take(everybody[1:]), f.training()) for f in (whole, shared)]
+    all_clients = torch.arange(m)
+    starts = m + all_clients % 2 if kind == "servers" else all_clients
+    references = References((Term("models", starts),), all_clients)
+    results = [f.engine.train(references.take(all_clients[1:]), f.training()) for f in (whole, shared)]
     for a, b in zip(*((r.losses, r.samples, r.finite) for r in results), strict=True):
         equal(a, b)
     equal(whole.bank.rows("trained")[own], shared.bank.rows("trained"))
@@ -98,7 +98,7 @@ def every_verb(count, engine_name, kind):
     for jobs in (
         crosswise,
         mixtures,
-        References.rows("models", everybody),
+        References.rows("models", all_clients),
         crosswise.take(torch.tensor([], dtype=torch.long)),
     ):
         before = shared.bank.ranks.moved
@@ -181,7 +181,7 @@ def test_every_verb_gives_the_bits_of_one_process(on_ranks, count, engine, kind)
 
 
 class TwoModels(Objective):
-    """Trains a row of another row set beside the model, near it."""
+    """Trains a row of another row set in addition to the model, and keeps it near the model."""
 
     stackable = True
     row_sets = {"other": "models"}
