@@ -28,7 +28,7 @@ print(took, max(first), max(later[1:]))
 
 
 def measured(**environment: str) -> tuple[bool, int, int]:
-    """Whether the allocator took it, and the pages that a cohort's memory asks for: the first one's and later ones'."""
+    """Return whether the allocator accepted the settings, and the pages requested by the first and by later cohorts."""
     inherited = {name: value for name, value in os.environ.items() if name not in allocator._OWN_SETTINGS}
     words = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(words, env={**inherited, **environment}, stdout=subprocess.PIPE, text=True, check=True)

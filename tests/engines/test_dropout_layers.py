@@ -131,7 +131,7 @@ def test_masks_are_unbiased_for_client_layer_and_position():
     bits = (2 * kept - 1).flatten(0, 1)
     alike = bits @ bits.T / 4096  # of other clients, and of other layers of the same client
     assert (alike - torch.eye(len(bits))).abs().max() < 12 * spread
-    for lag in (1, 2, 3, 16, 64, 1024):  # entries beside each other, and in other samples
+    for lag in (1, 2, 3, 16, 64, 1024):  # adjacent entries, and entries of other samples
         assert (bits[:, lag:] * bits[:, :-lag]).mean(1).abs().max() < 12 * spread
 
 

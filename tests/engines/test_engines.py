@@ -146,16 +146,16 @@ def test_the_order_of_jobs_changes_no_bit(federation, kind):
 def test_other_jobs_change_rounding_at_most(federation, kind, engine):
     f = federation(kind, sizes=tuple(range(5, 25)))
     f.engine.train(own(*range(20)), f.training(epochs=1))
-    everybody = f.bank.rows("trained").clone()
+    together = f.bank.rows("trained").clone()
     f.engine.train(own(17, 3, 4, 0), f.training(epochs=1))
     some = f.bank.rows("trained")
     for i in range(20):
         if i not in (17, 3, 4, 0):
             assert torch.equal(some[i], f.bank.rows("models")[i])
         elif engine is LoopEngine:
-            assert torch.equal(some[i], everybody[i])
+            assert torch.equal(some[i], together[i])
         else:
-            close(some[i], everybody[i])
+            close(some[i], together[i])
 
 
 def test_a_rehearsal_gives_trained_rows_without_changing_the_bank(federation):
@@ -373,7 +373,7 @@ def test_buffers_of_a_phase_that_is_not_trained_stay(federation):
     after = f.bank.rows("trained")[0]
     for entry in f.layout.entries:
         moved = not torch.equal(after[entry.start : entry.stop], before[entry.start : entry.stop])
-        assert moved == entry.name.startswith(("5.", "1.num_batches"))  # integer buffers are nobody else's
+        assert moved == entry.name.startswith(("5.", "1.num_batches"))  # integer buffers are always personal
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw"])

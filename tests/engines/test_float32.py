@@ -143,7 +143,7 @@ def test_tf32_on_a_cpu_equals_32_with_a_note(small_run):
 
 @pytest.mark.gpu
 def test_both_settings_have_the_given_precision_on_a_gpu():
-    """Of float32 numbers whose exact results are known from float64; TensorFloat32 has 10 bits behind the point."""
+    """The error is measured against float64; TensorFloat32 has 10 bits behind the point."""
     g = torch.Generator().manual_seed(0)
     images, kernels = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((8, 64, 16, 16), (64, 64, 3, 3)))
     a, b = torch.randn(2, 512, 512, generator=g, dtype=torch.float64)

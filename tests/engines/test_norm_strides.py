@@ -329,7 +329,7 @@ def test_norms_are_looked_for_before_training():
 
 
 def test_batches_of_several_samples_are_not_watched(federation, make_data, monkeypatch):
-    """Which modes see the calls of torch in the passes of training, by size of the batch."""
+    """The number of active modes for torch functions is recorded in each pass of training, by size of the batch."""
     seen = {}
 
     def watch(x):

@@ -1,4 +1,4 @@
-"""What the user's optimizer is for one client's parameters, and which ones are taken."""
+"""The user's optimizer for one client's parameters, and the optimizers that are accepted."""
 
 import functools
 

@@ -28,9 +28,9 @@ def test_mixing_comparing_and_mixtures_are_immune(reduced, device):
     exact = torch.randn(96, layout.width, generator=g, dtype=torch.float64)
     weights = torch.softmax(torch.randn(96, 96, generator=g, dtype=torch.float64), 1)
     bank = Bank(layout, exact.float().to(device), 96, {"other": exact.float().to(device)})
-    everybody = torch.arange(96)
-    mixed = bank.materialise(References((Term("models", weights.float()),), everybody)).cpu()
-    bank.mix([(weights.float(), "models")], "other", everybody)
+    all_clients = torch.arange(96)
+    mixed = bank.materialise(References((Term("models", weights.float()),), all_clients)).cpu()
+    bank.mix([(weights.float(), "models")], "other", all_clients)
     cosines = compare_pairs(bank, "models", torch.ones(96, 96).bool()).cosines
     expected = weights @ exact
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=2e-6)

@@ -25,7 +25,7 @@ def close(one, other, what):
 
 
 def everything(engine, seed):
-    """What an engine makes of a federation: rows, losses, gradients and scores, by name."""
+    """Return an engine's rows, losses, gradients and scores of a random federation, by name."""
     f = make_federation(engine=engine, **draw_federation(seed))
     own = References.rows("models", torch.arange(f.m))
     first = f.engine.train(own, f.training())

@@ -1,4 +1,4 @@
-"""What a schedule makes of the optimizer's groups, round by round, against torch's own optimizers and schedules."""
+"""Optimizer groups under a schedule, round by round, against torch's own optimizers and schedules."""
 
 import functools
 import itertools

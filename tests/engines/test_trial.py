@@ -1,4 +1,4 @@
-"""What a network and a loss may do, and what is said before the first round where they may not; for both engines."""
+"""Trial of networks and losses before the first round, and the sentences that refuse them, in both engines."""
 
 import functools
 import warnings
@@ -25,7 +25,7 @@ from tests.helpers.orders import drawn_order
 
 @pytest.fixture(params=["auto", "loop"])
 def engine(request):
-    """Each choice in turn, in the place of the engines themselves."""
+    """Use each engine choice in turn instead of the engine classes."""
     return functools.partial(make_engine, request.param)
 
 

@@ -81,7 +81,7 @@ test_tables.__test__ = False
 
 
 def everything(run):
-    """What each verb finds, each straight after Lightning has taken the module to the CPU."""
+    """Return the result of each verb, each called directly after Lightning has moved the module to the CPU."""
     found = {}
     for verb in VERBS:
         run.module.cpu()

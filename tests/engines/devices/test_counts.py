@@ -26,7 +26,7 @@ def engine():
 
 @pytest.fixture
 def counted(federation):
-    """What a verb of a federation of so many clients costs: (launches, waits)."""
+    """Count (launches, waits) of a verb in a federation of the given number of clients."""
 
     def run(clients, verb, engine=StackedEngine, **options):
         options = {"sizes": (6,) * clients, "batch_size": 6, **options}

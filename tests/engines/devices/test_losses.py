@@ -28,7 +28,7 @@ class Weighted(nn.Module):
 
 
 class Smooth(nn.CrossEntropyLoss):
-    """What it is depends on its mode."""
+    """A loss that smooths labels in training mode only."""
 
     def forward(self, scores, labels):
         return F.cross_entropy(scores, labels, weight=self.weight, label_smoothing=0.2 if self.training else 0.0)
@@ -110,8 +110,8 @@ def test_a_loss_follows_training_and_evaluation_mode(federation, engine):
 
     f = federation(engine=engine, loss=Loss(weight=torch.ones(3)))
     seen.clear()  # what the trial did
-    everybody = torch.arange(3)
+    all_clients = torch.arange(3)
     for _ in range(2):
-        f.engine.train(References.rows("models", everybody), f.training(epochs=1))
-        f.engine.evaluate(References.rows("models", everybody), "val")
+        f.engine.train(References.rows("models", all_clients), f.training(epochs=1))
+        f.engine.evaluate(References.rows("models", all_clients), "val")
     assert set(seen) == {(True, True), (False, False)}

@@ -244,11 +244,11 @@ def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
 
 
 def test_the_first_process_chooses_for_all(there, watch):
-    """Two processes one after the other: what the first one has found is what the second one is told."""
+    """Two processes run one after the other; the second receives the choice of the first."""
     told = []
 
     class Process:
-        """What `settle` asks of `Ranks`."""
+        """The part of `Ranks` that `settle` uses."""
 
         count = 2
 

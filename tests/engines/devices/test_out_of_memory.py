@@ -65,10 +65,10 @@ def test_the_message_of_an_allocator_is_passed_on(federation, monkeypatch):
 def verbs(f):
     """Every verb once; what it finds."""
     bank, engine, m = f.bank, f.engine, f.m
-    everybody = References.rows("models", torch.arange(m))
+    all_clients = References.rows("models", torch.arange(m))
     bank.abandon()
-    yield engine.gradients(everybody, f.training())
-    trained = engine.train(everybody, f.training(epochs=1))
+    yield engine.gradients(all_clients, f.training())
+    trained = engine.train(all_clients, f.training(epochs=1))
     yield from (trained.losses, trained.samples, bank.rows("trained").clone())
     receivers, senders = torch.nonzero(torch.ones(m, m), as_tuple=True)
     scores = engine.evaluate(References.rows("trained", senders, receivers), "val")
@@ -86,7 +86,7 @@ def verbs(f):
 
 @pytest.mark.parametrize("kind", [StackedEngine, pytest.param(LoopEngine, marks=pytest.mark.slow)])
 def test_a_failed_verb_leaves_the_boundary_and_can_be_repeated(kind):
-    """What fails a little later each time has first to get as far as before."""
+    """Each try fails a little later, so the verbs before the failure must give equal results again."""
     f = banks.make_federation(engine=kind, device=DEVICE, sets=("other",))
     with Scarce() as memory:
         expected = [value.cpu() for value in verbs(f)]
@@ -138,7 +138,7 @@ class Resumed:
         return shutil.copytree(self._saved, self._root / "copy" / "run" / "now")
 
     def go_on(self, folder, n=0, for_good=False):
-        """What the run says where it ends too early, its models, its allocations."""
+        """Resume the run; return the sentence of an early end, the models, and the allocations."""
         run = self._small_run(2, root=self._root / "copy", **RUNS[self._case]())
         said = ""
         with everything_on(DEVICE), Scarce(n, for_good) as memory:

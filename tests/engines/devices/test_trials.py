@@ -1,4 +1,4 @@
-"""What is tried out on a device before the run, where it cannot do everything that a CPU can."""
+"""Trials before the run, on a device that lacks some operations of a CPU."""
 
 import dataclasses
 import functools

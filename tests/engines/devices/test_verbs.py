@@ -27,9 +27,9 @@ def compare(here, there):
     for f in (here, there):
         bank: Bank = f.bank
         engine = f.engine
-        everybody = torch.arange(3)
+        all_clients = torch.arange(3)
         mixture = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.3, 0.0, 0.7]])
-        start = References((Term("models", mixture), Term("other", everybody.clone())), everybody)
+        start = References((Term("models", mixture), Term("other", all_clients.clone())), all_clients)
         gradients = engine.gradients(start, f.training(epochs=1))
         trained = engine.train(start, f.training(epochs=2))
         scores = [
@@ -140,19 +140,19 @@ def test_no_reduced_precision_can_reach_a_row(federation, count):
     """TensorFloat32 would take part in float32 products; rows are mixed and compared in float64 ones or by sums."""
     _, there = both(federation, StackedEngine, DEVICE, dtype=torch.float32, sizes=(5,) * 6)
     count.products.clear()
-    everybody, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
-    there.bank.materialise(References((Term("models", weights),), everybody))
-    there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))
+    all_clients, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
+    there.bank.materialise(References((Term("models", weights),), all_clients))
+    there.engine.train(References.rows("models", all_clients), replace(there.training(), phases=()))
     compare_pairs(there.bank, "trained", torch.ones(6, 6).bool(), centre=True)
-    there.bank.mix([(torch.eye(6), "trained")], "models", everybody)
+    there.bank.mix([(torch.eye(6), "trained")], "models", all_clients)
     there.bank.abandon()
-    there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))
-    there.bank.mix([(weights, "trained")], "models", everybody)
+    there.engine.train(References.rows("models", all_clients), replace(there.training(), phases=()))
+    there.bank.mix([(weights, "trained")], "models", all_clients)
     assert count.products == {torch.float64}
 
 
 def test_a_step_never_makes_the_host_wait(federation, count):
-    """Steps are launched ahead of the GPU as long as nobody asks for a number."""
+    """Steps are launched ahead of the GPU while no operation reads a number."""
     waits = []
     for epochs in (1, 3):
         _, there = both(federation, StackedEngine, DEVICE, clip_norm=0.1)

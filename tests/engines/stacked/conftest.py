@@ -1,4 +1,4 @@
-"""k plain modules beside one stacked network."""
+"""Comparison of one stacked network with k plain modules."""
 
 import copy
 from types import SimpleNamespace
@@ -64,8 +64,8 @@ def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), 
         network: a plain module; or its stacked form, which several comparisons may share.
         inputs: [k, B, ...], of each client.
         training: the mode.
-        sizes: how many of the B samples of each client are real; None: all, and nobody is padded.
-        mask: whether batch norms are told.
+        sizes: how many of the B samples of each client are real; None: all, without padding.
+        mask: whether batch norms get these sizes.
         unfold: the convolutions that are computed by patches.
         device: where the stacked network computes; the plain modules do on the CPU.
     """

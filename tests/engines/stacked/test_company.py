@@ -54,7 +54,7 @@ LOSSES = {"plain": None, "smoothed": nn.CrossEntropyLoss(label_smoothing=0.1)}
 
 
 def give_image_0_to(client, data):
-    """The image that a careless padding with zeros would show to everybody."""
+    """The image that careless padding with index 0 would show to all clients."""
     its_first = int(data.train[client][0])
     for split in ("train", "val", "test"):
         setattr(data, split, tuple(torch.where(part == 0, its_first, part) for part in getattr(data, split)))
@@ -62,7 +62,7 @@ def give_image_0_to(client, data):
 
 
 def numbers(federation, make_data, sick, poison, kind, optimizer, clip, loss, sizes):
-    """What the others get from training, gradients and evaluations, the sick client beside them."""
+    """Return the other clients' training, gradients and evaluations while the sick client shares their cohort."""
     data = make_data(sizes, (1, 6, 6))
     give_image_0_to(sick, data)
     if poison is not None:
@@ -82,11 +82,11 @@ def numbers(federation, make_data, sick, poison, kind, optimizer, clip, loss, si
     assert len(engine.cohorts) == 1
     if poison is not None:
         f.bank.boundary.rows["models"][sick] = poison
-    everybody = torch.arange(m)
-    others = everybody != sick
-    result = f.engine.train(References.rows("models", everybody), f.training())
-    gradients = f.engine.gradients(References.rows("models", everybody), f.training())
-    subjects, owners = torch.cartesian_prod(everybody, everybody).T
+    all_clients = torch.arange(m)
+    others = all_clients != sick
+    result = f.engine.train(References.rows("models", all_clients), f.training())
+    gradients = f.engine.gradients(References.rows("models", all_clients), f.training())
+    subjects, owners = torch.cartesian_prod(all_clients, all_clients).T
     scores = f.engine.evaluate(References.rows("trained", subjects, owners), "test")
     known = (subjects != sick) & (owners != sick)
     return result.finite, [

@@ -65,7 +65,7 @@ def test_the_named_layers_are_unfolded_and_no_others(compare, monkeypatch):
 # --- three channels ---------------------------------------------------------------------------------------------------
 @pytest.fixture(params=["AVX2", "AVX512"])
 def processor(request, monkeypatch):
-    """What torch takes the processor for."""
+    """Make torch report this processor capability."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
     return request.param
 
@@ -160,7 +160,7 @@ def test_the_rule_works_without_a_network():
 
 
 class Copies(Watching):
-    """How many numbers each operation copies as they are, largest first."""
+    """Record of how many numbers each operation copies unchanged, largest first."""
 
     def __init__(self):
         super().__init__()

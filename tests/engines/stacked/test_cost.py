@@ -1,4 +1,4 @@
-"""What a step costs, against numbers counted by hand."""
+"""Cost of a step, against numbers counted by hand."""
 
 import functools
 from dataclasses import replace

@@ -179,12 +179,12 @@ def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recor
     def judged(recorder):
         f = federation(sizes=SIZES, optimizer=OPTIMIZERS["momentum"], **options)
         f.engine.all_at_once(recorder)
-        everybody, found = References.rows("models", torch.arange(f.m)), []
+        all_clients, found = References.rows("models", torch.arange(f.m)), []
         for number in range(3):
-            f.engine.train(everybody, f.training(2, round=number, lr=LR))
+            f.engine.train(all_clients, f.training(2, round=number, lr=LR))
             rows = f.bank.rows("trained").clone()
             tuned = Training("finetune", number, (Phase(Plain(), Duration(2), f.layout.all),), ({"lr": LR / 2},))
-            f.engine.train(everybody, tuned)
+            f.engine.train(all_clients, tuned)
             found += [rows, f.bank.rows("trained").clone()]
             counts.append(tape_recorder.recorded)
         return found
@@ -206,7 +206,7 @@ def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recor
     ],
 )
 def test_optimizers_with_zero_states_start_with_a_replay(federation, tape_recorder, optimizer, eager):
-    """An ordinary step beside the memory of the recorded ones would hold its activations twice."""
+    """An ordinary step in addition to the recorded ones would hold its activations twice."""
     options = {"optimizer": OPTIMIZERS.get(optimizer, optimizer) if isinstance(optimizer, str) else optimizer}
     _, found = rounds(federation, tape_recorder, absent=((), (1, 5), ()), **options)
     assert tape_recorder.replayed == 3 * 20 - eager
@@ -281,20 +281,20 @@ def test_a_replay_that_fails_leaves_nothing_behind(federation, case, n):
     options = {"sizes": SIZES, **CASES[case]}
     f, plain = federation(**options), federation(**options)
     f.engine.all_at_once(Breaking(n))
-    everybody, before = References.rows("models", torch.arange(f.m)), f.bank.rows("models").clone()
+    all_clients, before = References.rows("models", torch.arange(f.m)), f.bank.rows("models").clone()
     with pytest.raises(RuntimeError, match="illegal memory"):
-        f.engine.train(everybody, f.training(2, lr=LR))
+        f.engine.train(all_clients, f.training(2, lr=LR))
     assert torch.equal(f.bank.rows("models"), before)
     with pytest.raises(KeyError):
         f.bank.rows("trained")
-    found, expected = (side.engine.train(everybody, side.training(2, lr=LR)) for side in (f, plain))
+    found, expected = (side.engine.train(all_clients, side.training(2, lr=LR)) for side in (f, plain))
     same([found.losses, f.bank.rows("trained")], [expected.losses, plain.bank.rows("trained")])
     assert f.engine.recordings is not None
 
 
 def test_a_recording_follows_options_that_a_schedule_changes(federation, tape_recorder):
-    """Where nobody knew before the run, as in one without end."""
-    everybody = References.rows("models", torch.arange(len(SIZES)))
+    """The schedule's options are unknown before a run without a last round."""
+    all_clients = References.rows("models", torch.arange(len(SIZES)))
     rounds = [({"lr": LR},), ({"lr": LR, "momentum": 0.5},), ({"lr": LR},), ({"lr": LR, "momentum": 0.1},)]
     found = {}
     for recorder in (None, tape_recorder):
@@ -302,7 +302,7 @@ def test_a_recording_follows_options_that_a_schedule_changes(federation, tape_re
         f.engine.all_at_once(recorder)
         found[recorder] = []
         for number, groups in enumerate(rounds):
-            f.engine.train(everybody, f.training(2, round=number, groups=groups))
+            f.engine.train(all_clients, f.training(2, round=number, groups=groups))
             found[recorder].append(f.bank.rows("trained").clone())
     assert tape_recorder.recorded > 0
     same(found[tape_recorder], found[None])
@@ -313,14 +313,14 @@ def test_parameter_groups_keep_separate_rates_in_a_recording(federation, tape_re
         few = [p for p in parameters if p.ndim <= 1]
         return SGD([{"params": [p for p in parameters if p.ndim > 1]}, {"params": few}], momentum=0.9)
 
-    everybody = References.rows("models", torch.arange(len(SIZES)))
+    all_clients = References.rows("models", torch.arange(len(SIZES)))
     found = {}
     for recorder in (None, tape_recorder):
         f = federation(sizes=SIZES, optimizer=factory)
         f.engine.all_at_once(recorder)
         found[recorder] = []
         for number, rates in enumerate([(LR, LR / 4), (LR / 2, LR), (LR / 4, LR / 8)]):
-            f.engine.train(everybody, f.training(2, round=number, groups=tuple({"lr": rate} for rate in rates)))
+            f.engine.train(all_clients, f.training(2, round=number, groups=tuple({"lr": rate} for rate in rates)))
             found[recorder].append(f.bank.rows("trained").clone())
     assert tape_recorder.recorded > 0
     same(found[tape_recorder], found[None])
@@ -329,10 +329,10 @@ def test_parameter_groups_keep_separate_rates_in_a_recording(federation, tape_re
 def test_gradients_do_not_write_into_recorded_memory(federation, tape_recorder):
     f = federation(sizes=SIZES)
     f.engine.all_at_once(tape_recorder)
-    everybody = References.rows("models", torch.arange(f.m))
-    found = f.engine.gradients(everybody, f.training())
+    all_clients = References.rows("models", torch.arange(f.m))
+    found = f.engine.gradients(all_clients, f.training())
     plain = federation(sizes=SIZES)
-    same([found], [plain.engine.gradients(everybody, plain.training())])
+    same([found], [plain.engine.gradients(all_clients, plain.training())])
     assert not f.engine.recordings.staging("models").parameters()[0].any()
 
 

@@ -30,7 +30,7 @@ def plain(naive, f, row, indices, loss=nn.functional.cross_entropy):
     return float(loss(outputs, y)), float((outputs.argmax(1) == y).double().mean()), outputs, y
 
 
-def everybody_on_everybody(rows=CLIENTS, owners=CLIENTS):
+def all_pairs(rows=CLIENTS, owners=CLIENTS):
     return torch.cartesian_prod(torch.arange(rows), torch.arange(owners)).unbind(1)
 
 
@@ -88,7 +88,7 @@ def test_models_are_staged_once_or_once_per_owner(federation, monkeypatch, way, 
     read = []
     reader = f.bank.reader
     monkeypatch.setattr(f.bank, "reader", lambda r: read.append(r.terms[0].which.tolist()) or reader(r))
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     f.engine.evaluate(References.rows("models", rows, owners=owners), "test")
     assert sorted(row for several in read for row in several) == sorted([*range(CLIENTS)] * times)
 
@@ -122,7 +122,7 @@ def test_an_owners_images_are_prepared_once_for_several_models(federation, monke
     monkeypatch.setattr(
         f.data, "batch", lambda indices, **options: shapes.append(indices.shape) or batch(indices, **options)
     )
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     assert sorted(shapes) == sorted((1, size) for size in SIZES)
 
@@ -131,7 +131,7 @@ def test_an_owners_images_are_prepared_once_for_several_models(federation, monke
 @pytest.mark.parametrize("kind", ["mlp", "batchnorm", "dropout"])
 def test_every_model_is_scored_on_every_clients_data(federation, naive, width, kind):
     f = federation(kind, sizes=SIZES)
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     shuffled = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     rows, owners = rows[shuffled], owners[shuffled]
     found = f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
@@ -145,7 +145,7 @@ def test_every_model_is_scored_on_every_clients_data(federation, naive, width, k
 def test_evaluation_uses_the_owners_personal_columns(federation, naive, width):
     f = federation(sizes=SIZES, shared=["0.*"])
     f.engine.train(References.rows("models", torch.arange(CLIENTS)), f.training())
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     for personal in ("trained", "models"):
         found = f.engine.evaluate(References.rows("trained", rows, owners=owners, personal=personal), "val")
         for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
@@ -224,7 +224,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", LOSSES)
 def test_another_loss_sees_each_jobs_own_samples_at_once(federation, naive, width, name):
     f = federation(sizes=SIZES, loss=LOSSES[name])
-    rows, owners = everybody_on_everybody(3)
+    rows, owners = all_pairs(3)
     found = f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
         loss, accuracy, *_ = plain(naive, f, f.bank.rows("models")[j], f.data.train[i], LOSSES[name])
@@ -239,7 +239,7 @@ def test_clients_without_samples_have_no_scores(federation, make_data, options):
     data = make_data(SIZES)
     data.val = tuple(samples[:0] if i in (1, 4) else samples for i, samples in enumerate(data.val))
     f = federation(data=data, **options)
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     found = f.engine.evaluate(References.rows("models", rows, owners=owners), "val")
     for values in (found.losses, *found.metrics.values()):
         assert values.isnan().tolist() == [i in (1, 4) for i in owners.tolist()]
@@ -262,7 +262,7 @@ def test_no_jobs_give_no_scores(federation):
 def test_nonfinite_models_and_images_affect_only_their_own_scores(federation, make_data, width, bad):
     data = make_data(SIZES)
     clean = federation(data=data)
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     references = References.rows("models", rows, owners=owners)
     expected = clean.engine.evaluate(references, "test").losses
     spoilt = make_data(SIZES)
@@ -280,7 +280,7 @@ def test_both_engines_give_the_same_scores(federation):
     found = []
     for engine in (None, LoopEngine):
         f = federation("batchnorm", **options, **({} if engine is None else {"engine": engine}))
-        rows, owners = everybody_on_everybody(CLIENTS + 1)
+        rows, owners = all_pairs(CLIENTS + 1)
         found.append(f.engine.evaluate(References.rows("initial", rows, owners=owners), "test"))
     torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-10)
     for name, values in found[0].metrics.items():
@@ -301,7 +301,7 @@ def test_images_may_be_integers(federation, naive, make_data):
 def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
     group_by(monkeypatch, way)
     found = []
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     for count in (1, 2, 3):
         with threads(count):
             f = federation("batchnorm", sizes=SIZES, dtype=torch.float32)
@@ -310,7 +310,7 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
 
 
 def test_both_groupings_give_the_same_scores(federation, monkeypatch):
-    rows, owners = everybody_on_everybody()
+    rows, owners = all_pairs()
     found = []
     for way in ("models", "owners"):
         with monkeypatch.context() as patch:

@@ -112,7 +112,7 @@ def test_a_large_network_is_predicted_without_computing(federation, make_data):
 
 
 class Config:
-    """What of an engine's config a footprint asks for."""
+    """The fields of an engine's config that a footprint reads."""
 
     loss, dtype, reduced = nn.CrossEntropyLoss(), torch.float32, None
 
@@ -161,7 +161,7 @@ def test_no_tensor_has_more_numbers_than_kernels_can_count():
 
 
 def test_masked_batch_norms_with_plain_averages_are_predicted(federation, make_data):
-    """What only a GPU's engine does; these layers have tensors of their own on the device."""
+    """Only a GPU's engine uses these layers, which allocate tensors of their own on the device."""
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.Flatten(), nn.Linear(3600, 10))
     config = Config(16)
     cost = Cost(activations=1, operations=1, calls=1, columns=1, states=0, batch_size=16, itemsize=4)

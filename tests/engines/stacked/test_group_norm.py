@@ -110,7 +110,7 @@ def test_a_large_mean_leaves_the_variance_exact():
 
 # --- as a layer of k clients, chosen as off the CPU -------------------------------------------------------------------
 class Twice(nn.Module):
-    """One norm in two places, behind a convolution and beside a residual."""
+    """One norm in two places, in the branch of a residual block."""
 
     def __init__(self, norm):
         super().__init__()

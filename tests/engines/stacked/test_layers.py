@@ -291,7 +291,7 @@ class Free(nn.Module):
 
 
 class Buffered(nn.Module):
-    """A buffer that nobody moves."""
+    """A layer with a buffer that training does not change."""
 
     def __init__(self):
         super().__init__()
@@ -459,7 +459,7 @@ def test_every_rule_has_a_case(traced):
 
 
 def test_rules_read_every_option_of_their_layers():
-    """A rule that ignored an option would be wrong for whoever sets it: all options of layers with rules are known."""
+    """A rule that ignored an option would give wrong numbers, so all options of layers with rules are listed."""
     known = (
         "self args device dtype bias in_features out_features in_channels out_channels kernel_size stride padding "
         "dilation groups padding_mode output_padding num_groups num_channels eps affine normalized_shape "

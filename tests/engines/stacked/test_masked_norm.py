@@ -118,7 +118,7 @@ def test_one_sample_with_several_positions_is_enough(compare):
 
 # --- which networks ---------------------------------------------------------------------------------------------------
 class OwnNorm(nn.BatchNorm1d):
-    """What it does is looked into, and no rule for batch norms is used."""
+    """A subclass of a batch norm, which is traced instead of using the rule for batch norms."""
 
     def forward(self, x):
         return x - (x.mean(0) if self.training else self.running_mean)

@@ -1,4 +1,4 @@
-"""What can be stacked, what cannot and why, and that rewriting a network changes nothing."""
+"""Networks that can be stacked, reasons against it, and rewriting of networks without effect on results."""
 
 import functools
 import re

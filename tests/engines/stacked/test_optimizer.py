@@ -1,4 +1,4 @@
-"""The user's optimizer on clients of whom fewer and fewer are left, against an optimizer for each."""
+"""The user's optimizer on stacked clients, whose number falls during a round, against an optimizer for each."""
 
 import functools
 import weakref

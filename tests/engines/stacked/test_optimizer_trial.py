@@ -1,4 +1,4 @@
-"""Which optimizers of users' own may take the steps of clients side by side."""
+"""Trial of users' optimizers: those that may take the steps of stacked clients."""
 
 import functools
 
@@ -90,7 +90,7 @@ class Last(Changed):
 
 
 class Counts(Changed):
-    """Keeps how many steps it took where nobody looks when clients are done."""
+    """Keeps its number of steps in an attribute that is not cut when clients are done."""
 
     def change(self, parameters):
         self.steps = getattr(self, "steps", 0) + 1
@@ -146,7 +146,7 @@ def test_a_rate_of_zero_does_not_hide_coupling():
 
 
 # --- whole trainings
-def everybody(f):
+def all_clients(f):
     return References.rows("models", torch.arange(f.m))
 
 
@@ -155,12 +155,12 @@ def everybody(f):
 def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, shared):
     f = federation(optimizer=kind, engine=functools.partial(make_engine, "auto"), shared=shared)
     assert f.engine.name == ("stacked" if kind is Sign else "loop")
-    f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
+    f.engine.train(all_clients(f), f.training(epochs=2, lr=0.03))
     if shared == ["*"]:
         naive.check(f, functools.partial(kind, lr=0.03))
     found = f.bank.rows("trained").clone()
-    f.data.images[f.data.train[0]] *= 50  # what happens to client 0 is nobody else's business
-    f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
+    f.data.images[f.data.train[0]] *= 50  # client 0 must not affect the others
+    f.engine.train(all_clients(f), f.training(epochs=2, lr=0.03))
     assert torch.equal(f.bank.rows("trained")[1:], found[1:])
     assert not torch.equal(f.bank.rows("trained")[0], found[0])
 

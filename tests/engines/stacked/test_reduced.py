@@ -18,7 +18,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::conv
 
 
 class Types(Watching):
-    """Of the operands of products."""
+    """Record of the types of the operands of products."""
 
     def __init__(self):
         super().__init__()

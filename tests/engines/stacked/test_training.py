@@ -54,8 +54,8 @@ NETWORKS = {
 }
 """Norms of the last stage see more than two numbers: of two, only the sign is left, and the gradient explodes.
 
-All batch norms stand behind convolutions without a bias. The gradient of such a bias would be nothing but rounding,
-of which Adam and RMSprop, dividing by its size, make whole steps: no two ways of adding up would agree."""
+All batch norms follow convolutions without a bias. The gradient of such a bias would be rounding errors only. Adam and
+RMSprop divide by its size and would make whole steps of them, so no two orders of summation would agree."""
 
 
 def close(found, expected):
