@@ -33,7 +33,7 @@ BY_LOSS = {
     "dpfl, always among all": ["by samples"],
     "dpfl as printed": ["uniform"],
     "federico": ["by scores"],
-    "everybody": ["boltzmann", "boltzmann of own losses"],
+    "all neighbours": ["boltzmann", "boltzmann of own losses"],
     "afind": ["boltzmann"],
 }
 
@@ -56,7 +56,7 @@ def test_policies_with_losses_do_not_mix_nonfinite_models(selection, aggregation
         assert (weights[others].sum(1) - 1).abs().max() < 1e-6
         assert game.models[others].abs().max() < 1e3
         rows = game.models.clone()
-        rows[1] = rows[0]  # who trains from such a model diverges, and would be looked at by nobody
+        rows[1] = rows[0]  # a client that trained from such a model would diverge and not be compared
         game.bank.boundary = game.bank.boundary._replace(rows={**game.bank.boundary.rows, "models": rows})
 
 
@@ -158,7 +158,7 @@ def fit(folder, data, rounds=3, checkpoint=None, **module):
 
 
 class BreaksIn(RoundCallback):
-    """From one round on, a client's data are no numbers."""
+    """A callback that makes a client's data NaN from one round on."""
 
     def __init__(self, first, client):
         self.first, self.client = first, client

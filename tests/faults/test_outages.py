@@ -17,7 +17,7 @@ def test_a_client_that_is_always_down_keeps_its_first_model():
 
 def test_a_client_that_returns_alone_only_trains_locally():
     game = outage([[True] * 3, [False] * 3, [True, False, False], [True] * 3])
-    game.play()  # checked after every round: who hears nobody has what it trained
+    game.play()  # checked after every round: a receiver without senders keeps what it trained
     assert game.bank.boundary.metrics["active"] == 3
 
 
