@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from matrices import everywhere as everybody
-from matrices import told_by_matrices
+from matrices import everywhere, told_by_matrices
 
 from dfl_lightning import functional
 from dfl_lightning.functional import normalised_entropy, smoothed_loss
@@ -25,14 +24,14 @@ nearness = told_by_matrices(functional.nearness)
 
 
 def boltzmann_weights(losses, votes, temperature=1.0):
-    return told_by_matrices(functional.boltzmann_weights, numbers=2)(losses, votes, everybody(votes), temperature)
+    return told_by_matrices(functional.boltzmann_weights, numbers=2)(losses, votes, everywhere(votes), temperature)
 
 
 def uniform_weights(votes):
-    return told_by_matrices(functional.uniform_weights)(votes, everybody(votes))
+    return told_by_matrices(functional.uniform_weights)(votes, everywhere(votes))
 
 
-def everybody_of(receivers, senders):
+def links_between(receivers, senders):
     return Links.from_mask(torch.ones(receivers, senders, dtype=torch.bool))
 
 
@@ -66,7 +65,7 @@ def two_kinds(n, friends, near, far, receivers=400, spread=0.08, seed=0):
     [(0.1, (0.981895, 0.017984, 0.000121)), (0.5, (0.619338, 0.278286, 0.102376)), (1, (0.481489, 0.322752, 0.195759))],
 )
 def test_selection_probabilities_are_the_softmax_of_the_cosines(nu, expected):
-    close(selection_probabilities(COSINES, everybody(COSINES), nu), *expected)
+    close(selection_probabilities(COSINES, everywhere(COSINES), nu), *expected)
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-300, 1e-3, 0.2, 1.0, 1e6]))
@@ -80,25 +79,25 @@ def test_probabilities_cover_the_available_neighbours_only(seed, nu):
 
 def test_a_neighbour_of_unknown_similarity_is_ignored():
     unknown = row(0.9, NAN, 0.5, 0.0)
-    ratio = participation_ratio(unknown, everybody(unknown), 0.1)
-    assert torch.equal(ratio[:, [0, 2, 3]], participation_ratio(COSINES, everybody(COSINES), 0.1))
+    ratio = participation_ratio(unknown, everywhere(unknown), 0.1)
+    assert torch.equal(ratio[:, [0, 2, 3]], participation_ratio(COSINES, everywhere(COSINES), 0.1))
     assert ratio[0, 1] == 0
     assert torch.equal(
-        adaptive_threshold(unknown, everybody(unknown), 0.5), adaptive_threshold(COSINES, everybody(COSINES), 0.5)
+        adaptive_threshold(unknown, everywhere(unknown), 0.5), adaptive_threshold(COSINES, everywhere(COSINES), 0.5)
     )
-    assert torch.equal(entropy_sum(unknown, everybody(unknown)), entropy_sum(COSINES, everybody(COSINES)))
+    assert torch.equal(entropy_sum(unknown, everywhere(unknown)), entropy_sum(COSINES, everywhere(COSINES)))
 
 
 @pytest.mark.parametrize("nu", [0, -1, NAN])
 def test_a_temperature_must_be_positive(nu):
     with pytest.raises(ValueError, match="temperature must be positive"):
-        selection_probabilities(COSINES, everybody(COSINES), nu)
+        selection_probabilities(COSINES, everywhere(COSINES), nu)
 
 
 def test_neighbours_are_drawn_in_turn_by_their_probabilities():
     """The first two of a draw without replacement: p_j + sum over i of p_i p_j / (1 - p_i)."""
     shares, draws = [0.5, 0.3, 0.2, 0.0], 40_000
-    links = everybody_of(draws, 4)
+    links = links_between(draws, 4)
     uniforms = torch.rand(4 * draws, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     every = torch.tensor(shares).repeat(draws)
     for k, expected in ((1, shares), (2, [p + sum(q * p / (1 - q) for q in shares if q != p) for p in shares])):
@@ -112,7 +111,7 @@ def test_neighbours_are_drawn_in_turn_by_their_probabilities():
 
 
 def test_values_are_standardised_among_neighbours_and_equal_ones_are_0():
-    """Of 1, 2, 6: mean 3, variance 14/3; of a pair, one above and one below."""
+    """The values 1, 2, 6 have mean 3 and variance 14/3; of a pair, one is above its mean and one below."""
     values = torch.tensor([1.0, 2.0, 6.0])
     close(functional.standardised(values, Links.complete(3)), -0.925820, -0.462910, 1.388730)
     path = Links.from_mask(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool())
@@ -125,14 +124,14 @@ def test_values_are_standardised_among_neighbours_and_equal_ones_are_0():
 
 def test_nearness_is_1_for_copies_and_lowest_for_the_farthest():
     distances = torch.tensor([[0.5, 2.0, 0.0], [3.0, 3.0, 3.0], [0.0, 0.0, 0.0], [NAN, 4.0, 1.0]], dtype=torch.float64)
-    found = nearness(distances, everybody(distances))
+    found = nearness(distances, everywhere(distances))
     close(found[:3], 0.5, -1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0)
     assert found[3, 0].isnan()
     close(found[3, 1:], -1.0, 0.5)
 
 
 def test_the_participation_ratio_is_one_for_an_average_neighbour():
-    close(participation_ratio(COSINES, everybody(COSINES), 0.1), 2.945684, 0.053952, 0.000364)
+    close(participation_ratio(COSINES, everywhere(COSINES), 0.1), 2.945684, 0.053952, 0.000364)
     cosines = torch.rand(5, 20, generator=generator(), dtype=torch.float64)
     available = torch.rand(5, 20, generator=generator(1)) < 0.5
     mean = participation_ratio(cosines, available, 0.2).sum(1) / available.sum(1)
@@ -142,20 +141,22 @@ def test_the_participation_ratio_is_one_for_an_average_neighbour():
 def test_refreshed_neighbours_share_the_remaining_probability():
     selected = torch.tensor([[True, True, False, False]])
     previous, cosines = row(0.25, 0.25, 0.25, 0.25), row(0.8, 0.4, 0.9, -0.9)
-    updated = updated_probabilities(previous, cosines, selected, everybody(cosines), 0.5)
+    updated = updated_probabilities(previous, cosines, selected, everywhere(cosines), 0.5)
     close(updated, 0.344987, 0.155013, 0.25, 0.25)
     close(updated.sum(), 1.0, digits=14)
 
 
 def test_a_receiver_without_selected_neighbours_keeps_its_probabilities():
     previous = row(0.2, 0.3, 0.5)
-    assert torch.equal(updated_probabilities(previous, COSINES, ~everybody(COSINES), everybody(COSINES), 0.5), previous)
+    assert torch.equal(
+        updated_probabilities(previous, COSINES, ~everywhere(COSINES), everywhere(COSINES), 0.5), previous
+    )
 
 
 def test_refreshing_all_neighbours_gives_the_plain_probabilities():
     previous = row(0.2, 0.3, 0.5)
-    updated = updated_probabilities(previous, COSINES, everybody(COSINES), everybody(COSINES), 0.5)
-    assert torch.equal(updated, selection_probabilities(COSINES, everybody(COSINES), 0.5))
+    updated = updated_probabilities(previous, COSINES, everywhere(COSINES), everywhere(COSINES), 0.5)
+    assert torch.equal(updated, selection_probabilities(COSINES, everywhere(COSINES), 0.5))
 
 
 def test_an_absent_neighbour_keeps_its_probability():
@@ -170,14 +171,14 @@ def test_an_absent_neighbour_keeps_its_probability():
 def test_probabilities_stay_nonnegative_when_others_sum_above_one():
     previous = row(0.5, 0.7, 0.7)
     selected = torch.tensor([[True, False, False]])
-    updated = updated_probabilities(previous, COSINES, selected, everybody(COSINES), 0.5)
+    updated = updated_probabilities(previous, COSINES, selected, everywhere(COSINES), 0.5)
     assert torch.equal(updated, row(0, 0.7, 0.7))
 
 
 def test_an_unknown_similarity_is_not_refreshed():
     previous, cosines = row(0.25, 0.25, 0.25, 0.25), row(0.8, 0.4, NAN, 0.0)
     selected = torch.tensor([[True, True, True, False]])
-    close(updated_probabilities(previous, cosines, selected, everybody(cosines), 0.5), 0.344987, 0.155013, 0.25, 0.25)
+    close(updated_probabilities(previous, cosines, selected, everywhere(cosines), 0.5), 0.344987, 0.155013, 0.25, 0.25)
 
 
 @given(st.integers(0, 2**32))
@@ -201,7 +202,7 @@ def test_entropies_are_minus_e_log_e_of_the_refined_cosine(cosine):
     """The normalised one is 1 up to e = 1/exp(1), that is, a cosine of -0.2642."""
     e = (cosine + 1) / 2
     entropy = -e * math.log(e) if e > 0 else 0.0
-    close(entropy_sum(row(cosine), everybody(row(cosine))), entropy, digits=12)
+    close(entropy_sum(row(cosine), everywhere(row(cosine))), entropy, digits=12)
     close(normalised_entropy(row(cosine)), 1.0 if e < 1 / math.e else math.e * entropy, digits=12)
 
 
@@ -213,19 +214,19 @@ def test_the_normalised_entropy_never_rises_with_the_cosine():
 
 
 def test_the_printed_rule_gives_the_golden_numbers():
-    h = entropy_sum(COSINES, everybody(COSINES))
+    h = entropy_sum(COSINES, everywhere(COSINES))
     close(h, 0.611063774, digits=9)
     close(torch.sigmoid(h), 0.648183425, digits=9)
-    close(literal_threshold(COSINES, everybody(COSINES), 1), 0.351816575, digits=9)
-    close(literal_threshold(COSINES, everybody(COSINES), 0.5), 0.175908287, digits=9)
+    close(literal_threshold(COSINES, everywhere(COSINES), 1), 0.351816575, digits=9)
+    close(literal_threshold(COSINES, everywhere(COSINES), 0.5), 0.175908287, digits=9)
 
 
 def test_the_threshold_is_zero_without_available_neighbours():
-    assert adaptive_threshold(COSINES, ~everybody(COSINES), 0.5).tolist() == [0]
+    assert adaptive_threshold(COSINES, ~everywhere(COSINES), 0.5).tolist() == [0]
 
 
 def test_the_printed_threshold_without_selection_is_half_of_tau():
-    assert literal_threshold(COSINES, ~everybody(COSINES), 0.5).tolist() == [0.25]
+    assert literal_threshold(COSINES, ~everywhere(COSINES), 0.5).tolist() == [0.25]
 
 
 def test_only_selected_neighbours_enter_the_entropy_sum():
@@ -255,7 +256,7 @@ def printed_rule(cosines, nu, tau=0.5, theta=0.0, rounds=8):
     Selection reads the probabilities and the threshold of the round before; only selected proxies are looked at.
     """
     cosines = cosines[None]
-    available = everybody(cosines)
+    available = everywhere(cosines)
     probabilities = torch.full_like(cosines, 1 / cosines.shape[1])
     threshold = torch.tensor([theta], dtype=torch.float64)
     sizes, thresholds = [], []
@@ -293,8 +294,8 @@ def test_the_printed_rule_keeps_the_documented_number_of_neighbours(cosines, tem
 
 
 def ratio_rule(cosines, tau=0.5, nu=0.1):
-    threshold = adaptive_threshold(cosines, everybody(cosines), tau)
-    return above_threshold(participation_ratio(cosines, everybody(cosines), nu), everybody(cosines), threshold)
+    threshold = adaptive_threshold(cosines, everywhere(cosines), tau)
+    return above_threshold(participation_ratio(cosines, everywhere(cosines), nu), everywhere(cosines), threshold)
 
 
 @given(st.integers(0, 2**32), st.floats(-0.5, 0.9), st.floats(0.05, 1.0))
@@ -303,7 +304,7 @@ def test_a_higher_tau_never_adds_a_neighbour(seed, level, nu):
     taus = (0, 0.1, 0.2, 0.5, 0.8, 1, 1.5, 10)
     chosen = [ratio_rule(cosines, tau, nu) for tau in taus]
     for tau, fewer, more in zip(taus[1:], chosen[1:], chosen[:-1], strict=True):
-        assert (adaptive_threshold(cosines, everybody(cosines), tau) <= tau).all()
+        assert (adaptive_threshold(cosines, everywhere(cosines), tau) <= tau).all()
         assert not (fewer & ~more).any()
 
 
@@ -322,7 +323,7 @@ def test_the_threshold_falls_with_more_friends_and_selects_them(share, theta, si
     friends = round(99 * share)
     cosines = two_kinds(99, friends, 0.8, 0.1, receivers=2000)
     selected = ratio_rule(cosines)
-    assert adaptive_threshold(cosines, everybody(cosines), 0.5).mean().item() == pytest.approx(theta, abs=0.003)
+    assert adaptive_threshold(cosines, everywhere(cosines), 0.5).mean().item() == pytest.approx(theta, abs=0.003)
     assert selected.sum(1).double().mean().item() == pytest.approx(size, abs=0.7)
     assert (selected[:, :friends].sum() / selected.sum()).item() >= 0.998
     assert selected[:, :friends].double().mean().item() >= 0.97

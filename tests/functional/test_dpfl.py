@@ -209,7 +209,7 @@ def test_a_budget_of_zero_is_local_training_without_cost(construct):
 @pytest.mark.parametrize(
     ("n", "limit", "construct", "others"),
     [
-        (8, 3, by_sums, 6),  # leaves the first batch after two, and goes on in the next
+        (8, 3, by_sums, 6),  # leaves the first batch after two, and continues in the next
         (100, 10, by_sums, 98),
         (4, 1, by_sums, 3),  # never exactly one member after a decision: nothing stops it
         (4, 1, by_sets, 3),
@@ -245,7 +245,7 @@ def test_two_models_are_judged_for_each_candidate(n, construct):
     ("n", "limit", "received"), [(9, 3, 8 + 3), (9, 8, 8), (9, 20, 8), (10, 4, 9 + 4), (100, 10, 99 + 10)]
 )
 def test_models_are_fetched_in_batches_and_perhaps_twice(n, limit, received):
-    """Everybody helps, so that the second pass ends with its first batch."""
+    """All clients help, so the second pass ends with its first batch."""
     models = torch.ones(n, dtype=torch.float64)
     models[0] = 0
     _, sums = by_sums(models, list(range(1, n)), limit=limit)
@@ -256,7 +256,7 @@ def test_models_are_fetched_in_batches_and_perhaps_twice(n, limit, received):
 @pytest.mark.parametrize(("n", "limit"), [(9, 3), (9, 1), (40, 7)])
 def test_trying_all_candidates_fetches_each_model_twice(n, limit):
     models = torch.full((n,), 9.0, dtype=torch.float64)
-    models[0] = 1  # as it should be: nobody helps
+    models[0] = 1  # the receiver's model is optimal: no client helps
     choice, sums = by_sums(models, list(range(1, n)), limit=limit)
     assert not choice.chosen.any()
     assert int(sums.received.sum()) == 2 * (n - 1)
@@ -396,7 +396,7 @@ def test_without_candidates_no_client_is_chosen():
         assert choice.chosen.shape == (len(receivers), 0)
 
 
-# --- losses that are no numbers ---------------------------------------------------------------------------------------
+# --- nonfinite losses -------------------------------------------------------------------------------------------------
 @both
 @pytest.mark.parametrize("broken", [NAN, math.inf])
 def test_a_model_that_breaks_the_average_is_left_out(broken, construct):

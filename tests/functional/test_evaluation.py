@@ -64,8 +64,8 @@ def test_a_missing_friend_counts_as_wrong():
 
 
 def test_friend_accuracy_without_dropouts_is_nan():
-    nobody = torch.zeros(0, dtype=torch.long)
-    assert math.isnan(friend_accuracy(nobody, CLUSTERS, nobody))
+    none = torch.zeros(0, dtype=torch.long)
+    assert math.isnan(friend_accuracy(none, CLUSTERS, none))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=45))
@@ -139,9 +139,9 @@ def test_without_validation_there_is_no_best_on_validation():
 
 
 def test_a_client_without_test_images_is_left_out():
-    nobody = torch.full((3, 1), NAN, dtype=torch.float64)
+    missing = torch.full((3, 1), NAN, dtype=torch.float64)
     validation = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
-    summary = accuracy_summary(torch.cat([HISTORY, nobody], dim=1), validation)
+    summary = accuracy_summary(torch.cat([HISTORY, missing], dim=1), validation)
     assert summary == accuracy_summary(HISTORY, validation[:, :3])
 
 

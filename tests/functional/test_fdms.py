@@ -97,7 +97,7 @@ FRIENDS = {  # scores, how often they were observed, who is active; the friends
         [1] * 3,
         [2, -1, 0],
     ),
-    "nobody is up": ([[1] * 3] * 3, 1, [0, 0, 0], [-1, -1, -1]),
+    "no client is up": ([[1] * 3] * 3, 1, [0, 0, 0], [-1, -1, -1]),
     "a score of zero will do": ([[0.0] * 3] * 3, 1, [0, 1, 1], [1, 2, 1]),
     "an unknown one will not": ([[NAN, NAN, 0.1], [NAN] * 3, [0.1, NAN, NAN]], 1, [1] * 3, [2, -1, 0]),
 }
@@ -161,16 +161,16 @@ def test_candidates_are_removed_as_in_section_5_3(seed, threshold):
 
 def test_a_candidate_at_the_threshold_is_removed():
     scores = torch.tensor([[0, 1.0, 0.5, 0.75], [1.0, 0, 0, 0], [0.5, 0, 0, 0], [0.75, 0, 0, 0]])
-    everybody = ~torch.eye(4, dtype=torch.bool)
-    found = remaining_candidates(scores, torch.ones(4, 4), everybody, 0.5)
+    all_others = ~torch.eye(4, dtype=torch.bool)
+    found = remaining_candidates(scores, torch.ones(4, 4), all_others, 0.5)
     assert found[0].tolist() == [False, True, False, True]
 
 
 def test_best_and_unobserved_candidates_are_never_removed():
     scores, counts = remember(co_active_rounds(9, 2))
-    everybody = ~torch.eye(9, dtype=torch.bool)
-    found = remaining_candidates(scores, counts, everybody, 1e-9)
-    assert (found | (counts > 0) | ~everybody).all()
+    all_others = ~torch.eye(9, dtype=torch.bool)
+    found = remaining_candidates(scores, counts, all_others, 1e-9)
+    assert (found | (counts > 0) | ~all_others).all()
     seen = counts > 0
     assert ((found & seen).any(1) == seen.any(1)).all()
 

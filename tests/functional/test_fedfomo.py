@@ -1,4 +1,4 @@
-"""What a model received is worth, in FedFomo, at the edge of a model's last digits."""
+"""Gains of received models in FedFomo, where models differ in their last digits or losses are not finite."""
 
 import pytest
 import torch

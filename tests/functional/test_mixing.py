@@ -11,8 +11,8 @@ from dfl_lightning.links import Links
 
 
 def count_votes(selected, substitute, active, include_self, rows):
-    links, nobody = Links.from_mask(selected), torch.zeros_like(active)
-    voters, votes = functional.count_votes(links, substitute[selected], active, include_self, rows, nobody)
+    links, no_client = Links.from_mask(selected), torch.zeros_like(active)
+    voters, votes = functional.count_votes(links, substitute[selected], active, include_self, rows, no_client)
     assert (voters.codes.diff() > 0).all()
     assert (voters.nodes, voters.rows) == (len(selected), rows)
     assert (votes > 0).all()
@@ -41,7 +41,7 @@ def standing_in_for_themselves(n):
     return torch.arange(n).repeat(n, 1)
 
 
-def everybody(n):
+def all_links(n):
     return ~torch.eye(n, dtype=torch.bool)
 
 
@@ -92,13 +92,13 @@ def test_the_list_contains_the_receivers_own_rows():
 def test_a_substitute_that_does_not_exist_is_refused(row):
     up = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="one of the 3 rows"):
-        count_votes(everybody(3), torch.full((3, 3), row), up, up, 3)
+        count_votes(all_links(3), torch.full((3, 3), row), up, up, 3)
 
 
 def test_fewer_rows_than_clients_are_refused():
     up = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="2 rows cannot hold a row for each of 3 clients"):
-        count_votes(everybody(3), standing_in_for_themselves(3), up, up, 2)
+        count_votes(all_links(3), standing_in_for_themselves(3), up, up, 2)
 
 
 def test_uniform_weights_are_the_shares_of_the_votes():
@@ -172,7 +172,7 @@ def test_a_substitute_counts_the_neighbours_of_its_owner():
 
 
 def some_weights(seed, n, rows):
-    """Row-stochastic weights [n, rows] of which a few are not 0, on the diagonal more."""
+    """Draw row-stochastic weights [n, rows], most of them 0, with larger ones on the diagonal."""
     draws = generator(seed)
     kept = (torch.rand(n, rows, generator=draws) < 0.4) | own_rows(torch.empty(n, rows))
     weights = torch.rand(n, rows, generator=draws, dtype=torch.float64) * kept

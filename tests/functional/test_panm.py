@@ -143,10 +143,10 @@ def test_rounding_does_not_make_a_second_cluster():
 
 def test_with_neighbours_only_or_strangers_only_there_is_one_cluster():
     y = torch.tensor([[0.9, 0.8, 0.1, 0.2]], dtype=torch.float64)
-    some, nobody = torch.tensor([[True, True, True, False]]), torch.zeros(1, 4, dtype=torch.bool)
-    assert torch.equal(same_cluster(y, some, nobody), some)
-    assert torch.equal(same_cluster(y, nobody, some), some)
-    assert not same_cluster(y, nobody, nobody).any()
+    some, no_client = torch.tensor([[True, True, True, False]]), torch.zeros(1, 4, dtype=torch.bool)
+    assert torch.equal(same_cluster(y, some, no_client), some)
+    assert torch.equal(same_cluster(y, no_client, some), some)
+    assert not same_cluster(y, no_client, no_client).any()
 
 
 def test_ties_go_to_the_neighbours_component():

@@ -9,7 +9,7 @@ from dfl_lightning.functional import more_often_than_expected
 
 
 def chosen(counts, sent=None, rule="expected", sampled=10, top=2, rounds=20):
-    """One receiver of a federation of len(counts) + 1 clients, with everybody in reach all the time."""
+    """Select for one receiver of len(counts) + 1 clients, with all others reachable in every round."""
     n = len(counts) + 1
     looks = torch.tensor(sent if sent is not None else [0] * (n - 1))
     expected = torch.full((n - 1,), top * rounds / (n - 1), dtype=torch.float64)

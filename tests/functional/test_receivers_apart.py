@@ -14,7 +14,7 @@ def drawn(seed, *shape):
 
 
 def hub_and_leaves():
-    """Node 0 hears everybody, each other node a few, the last one nobody; everybody itself."""
+    """Link node 0 to all senders, each other node to a few, the last one to none; every node to itself."""
     mask = drawn(0, N, N) < 0.01
     mask[0] = True
     mask |= torch.eye(N, dtype=torch.bool)

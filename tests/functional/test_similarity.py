@@ -15,7 +15,7 @@ def some_vectors(m=9, d=5, seed=0):
     return torch.randn(m, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def everybody(m):
+def all_pairs(m):
     return torch.ones(m, m, dtype=torch.bool)
 
 
@@ -104,7 +104,7 @@ def test_centred_cosines_equal_those_of_the_vectors(seed):
 
 def test_centring_removes_a_large_common_part():
     vectors = some_vectors(8, 4)
-    seen = everybody(8)
+    seen = all_pairs(8)
     shifted = centred_cosines(gram(vectors + 1e3), seen)
     torch.testing.assert_close(shifted, centred_cosines(gram(vectors), seen), rtol=0, atol=1e-7)
 
@@ -116,25 +116,25 @@ def test_identical_clients_have_cosine_exactly_zero(dtype, m):
     products = gram(vector.repeat(m, 1))
     noise = torch.rand(m, m, generator=torch.Generator().manual_seed(m), dtype=dtype) - 0.5
     products = products * (1 + 10 * torch.finfo(dtype).eps * (noise + noise.T))
-    assert torch.equal(centred_cosines(products, everybody(m)), torch.zeros(m, m, dtype=torch.float64))
+    assert torch.equal(centred_cosines(products, all_pairs(m)), torch.zeros(m, m, dtype=torch.float64))
 
 
 def test_a_receiver_without_senders_has_centred_cosine_zero():
-    seen = everybody(5)
+    seen = all_pairs(5)
     seen[2] = False
     assert torch.equal(centred_cosines(gram(some_vectors(5)), seen)[2], torch.zeros(5, dtype=torch.float64))
 
 
 def test_vectors_beyond_the_tolerance_are_distinguished():
     vectors = torch.ones(4, 4, dtype=torch.float64) + 1e-3 * torch.eye(4, dtype=torch.float64)
-    cosines = centred_cosines(gram(vectors), everybody(4))
+    cosines = centred_cosines(gram(vectors), all_pairs(4))
     expected = torch.full((4, 4), -1 / 3, dtype=torch.float64).fill_diagonal_(1)
     torch.testing.assert_close(cosines, expected, rtol=0, atol=1e-6)
 
 
 def test_a_huge_unseen_client_does_not_change_other_cosines():
     vectors = some_vectors(6)
-    seen = everybody(6)
+    seen = all_pairs(6)
     seen[:5, 5] = False
     small = centred_cosines(gram(vectors), seen)
     vectors[5] *= 1e8
@@ -143,7 +143,7 @@ def test_a_huge_unseen_client_does_not_change_other_cosines():
 
 def test_a_nonfinite_client_affects_only_receivers_that_see_it():
     vectors = some_vectors(5)
-    seen = everybody(5)
+    seen = all_pairs(5)
     seen[:3, 4] = False
     whole = centred_cosines(gram(vectors), seen)
     vectors[4] = math.nan
