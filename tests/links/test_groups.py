@@ -16,9 +16,9 @@ def drawn(seed):
 def test_links_within_groups_agree_with_a_matrix(seed, n, number):
     draws = drawn(seed)
     groups = 10 * torch.randint(0, number, (n,), generator=draws)
-    hears, sends = torch.rand(2, n, generator=draws) < 0.7
-    pairs = AllPairs(hears, sends)
-    mask = hears[:, None] & sends & ~torch.eye(n, dtype=torch.bool) & (groups[:, None] == groups)
+    receives, sends = torch.rand(2, n, generator=draws) < 0.7
+    pairs = AllPairs(receives, sends)
+    mask = receives[:, None] & sends & ~torch.eye(n, dtype=torch.bool) & (groups[:, None] == groups)
     for links in (pairs, Links(pairs.receivers, pairs.senders, n)):
         found = links.within_groups(groups)
         assert torch.equal(found.mask, mask)

@@ -16,7 +16,7 @@ FEDERATIONS = range(60)
 
 
 def drawn(number: int) -> tuple[Tensor, Links, torch.Generator]:
-    """A random graph of 1 to 12 nodes; in some of them the first node hears everybody."""
+    """A random graph of 1 to 12 nodes; in some of them the first node receives from all others."""
     generator = torch.Generator().manual_seed(number)
     n, share = int(torch.randint(1, 13, (), generator=generator)), torch.rand((), generator=generator)
     mask = (torch.rand(n, n, generator=generator) < share).fill_diagonal_(False)
@@ -85,7 +85,7 @@ def test_sets_agree_with_matrices(number: int) -> None:
 
 
 def test_one_receiver_of_many_links_needs_no_padding() -> None:
-    """One node hears 50,000, all others one: a matrix of them would have 2.5 billion entries."""
+    """One node receives from 50,000, all others from one: a matrix of them would have 2.5 billion entries."""
     n = 50_001
     star = Links.of(
         torch.cat([torch.zeros(n - 1, dtype=torch.long), torch.arange(1, n)]),
@@ -129,10 +129,10 @@ def test_another_link_does_not_change_other_draws(number: int) -> None:
 def test_every_set_of_two_is_equally_likely() -> None:
     """Each of 6 receivers draws 2 of 5, 500 times: each of the 10 sets 50 times, give or take 6.7."""
     links = Links.complete(6)
-    for everybody in (links, AllPairs.of_nodes(6)):
+    for complete in (links, AllPairs.of_nodes(6)):
         counts: Counter[tuple[int, int, int]] = Counter()
         for seed in range(500):
-            chosen = everybody.draw(2, seed * 7919)
+            chosen = complete.draw(2, seed * 7919)
             assert chosen.count.tolist() == [2] * 6
             places = chosen.senders - (chosen.senders > chosen.receivers).long()  # among the 5 others
             counts.update(zip(range(6), places[::2].tolist(), places[1::2].tolist(), strict=True))
@@ -149,16 +149,16 @@ def test_every_set_of_two_is_equally_likely() -> None:
 def test_all_pairs_agree_with_the_full_list(number: int) -> None:
     generator = torch.Generator().manual_seed(number)
     n = int(torch.randint(1, 15, (), generator=generator))
-    hears, sends = torch.rand(2, n, generator=generator) < 0.7
-    known = AllPairs(hears, sends)
-    listed = Links.from_mask((hears[:, None] & sends[None, :]).fill_diagonal_(False))
+    receives, sends = torch.rand(2, n, generator=generator) < 0.7
+    known = AllPairs(receives, sends)
+    listed = Links.from_mask((receives[:, None] & sends[None, :]).fill_diagonal_(False))
     others = Links.from_mask(torch.rand(n, n, generator=generator) < 0.5)
     assert len(known) == len(listed)
     assert torch.equal(known.count, listed.count)
     assert torch.equal(known.num_receivers, listed.num_receivers)
     assert torch.equal(known.find(others), listed.find(others))
     assert torch.equal(others.within(known), others.within(listed))
-    assert torch.equal(known.between(hears, hears).mask, listed.between(hears, hears).mask)
+    assert torch.equal(known.between(receives, receives).mask, listed.between(receives, receives).mask)
     k = torch.randint(0, n + 1, (n,), generator=generator)
     chosen = known.draw(k, number)
     assert torch.equal(chosen.count, torch.minimum(k, listed.count))
@@ -168,11 +168,11 @@ def test_all_pairs_agree_with_the_full_list(number: int) -> None:
 
 
 def test_a_complete_graph_of_100_000_draws_without_a_list() -> None:
-    everybody = AllPairs.of_nodes(100_000)
-    chosen = everybody.draw(3, seed=1)
-    assert len(everybody) == 100_000 * 99_999
+    complete = AllPairs.of_nodes(100_000)
+    chosen = complete.draw(3, seed=1)
+    assert len(complete) == 100_000 * 99_999
     assert bool((chosen.count == 3).all())
-    assert "_ends" not in vars(everybody)
+    assert "_ends" not in vars(complete)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
