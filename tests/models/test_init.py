@@ -1,4 +1,4 @@
-"""How models start."""
+"""First parameters of models."""
 
 import pytest
 import torch
