@@ -1,4 +1,4 @@
-"""What every local rule must do: the shipped ones, and those that are written as users would."""
+"""Properties of every local rule: of the shipped ones, and of rules written as users would."""
 
 import copy
 import functools
@@ -92,7 +92,7 @@ def federation(name, engine, **options):
 
 @functools.cache
 def usual(name, engine):
-    """What all others are compared with."""
+    """Train all clients once; the other runs are compared with this one."""
     return trained(federation(name, engine), range(len(SIZES)))
 
 
@@ -129,7 +129,7 @@ def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
 
 @every_rule_in_either_engine
 def test_a_clients_training_does_not_depend_on_other_clients(name, engine):
-    """Training it alone, or beside clients with other data and other models, leaves the same."""
+    """Training a client alone, or with clients that have other data and models, gives the same."""
     together, said = usual(name, engine)
     changed_data = federation(name, engine)
     others = [i for i in range(len(SIZES)) if i != 2]
@@ -185,7 +185,7 @@ def test_a_diverged_client_keeps_its_models_and_affects_no_other(name, engine):
 @every_rule_in_either_engine
 def test_a_rule_uses_named_draws_and_is_repeatable(name, engine):
     first, _ = usual(name, engine)
-    torch.rand(7)  # somebody else draws
+    torch.rand(7)  # a draw from the global generator
     generators = states()
     again, _ = trained(federation(name, engine), range(len(SIZES)))
     assert not changed(generators)

@@ -118,10 +118,10 @@ def test_each_round_is_that_of_the_paper(engine):
         for i, c in enumerate(clients):
             if not up[i]:
                 continue
-            heard = [j for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if up[j]]
+            senders = [j for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if up[j]]
             with torch.no_grad():
                 for layer, p in enumerate(c.module.parameters()):
-                    total, count = (sum(of[j][layer] for j in heard) for of in (trained, masks))
+                    total, count = (sum(of[j][layer] for j in senders) for of in (trained, masks))
                     mean = torch.where(count > 0, total / count.clamp(min=1), 0.0)
                     p.copy_(mean * c.new[layer])
         for i, c in enumerate(clients):

@@ -137,8 +137,8 @@ def run_by_hand(run, clients, number, a_step):
     rows = [row(c.w) for c in clients]
     for i, c in enumerate(clients):
         if up[i]:
-            heard = [j for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if up[j]]
-            c.w = c.copy_of(torch.stack([rows[j] for j in heard]).mean(0))
+            senders = [j for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if up[j]]
+            c.w = c.copy_of(torch.stack([rows[j] for j in senders]).mean(0))
     return up
 
 
