@@ -42,7 +42,7 @@ class FakeBank:
 def make_round():
     def _make(clients=3, servers=0, common=True, **fields):
         nodes = clients + servers
-        everybody = torch.ones(nodes, dtype=torch.bool)
+        all_nodes = torch.ones(nodes, dtype=torch.bool)
         links = Links.empty(nodes)
         federation = SimpleNamespace(
             num_clients=clients,
@@ -58,9 +58,9 @@ def make_round():
             "index": 4,
             "federation": federation,
             "reachable": links,
-            "active": everybody,
+            "active": all_nodes,
             "available": links,
-            "receivers": everybody,
+            "receivers": all_nodes,
             "jobs": References.rows("models", torch.arange(clients)),
             "candidates": links,
             "phases": (),
@@ -168,7 +168,7 @@ ASKED = [(0, 1), (1, 2)]
     [
         ("trained", None, None, True, ASKED, []),
         ("models", None, None, False, ASKED, []),
-        ("trained", None, "initial", True, ASKED, []),  # less what everybody knows
+        ("trained", None, "initial", True, ASKED, []),  # less what all nodes know
         ("trained", None, "initial", False, [], [(7, ASKED)]),  # the sender's own first model
         ("trained", None, "start", True, [], [(7, ASKED)]),  # what its round began with was mixed by the sender
         ("stale", None, None, True, [], [(7, ASKED)]),

@@ -1,4 +1,4 @@
-"""Fields of a round that hooks write: what a reader is told who comes too early."""
+"""Fields of a round that hooks write, and the error if one is read too early."""
 
 import functools
 
@@ -13,7 +13,7 @@ from dfl_lightning.models import MLP
 
 @pytest.fixture
 def start():
-    """Set a run up, with these policies beside the default ones."""
+    """Set a run up, with these policies in addition to the default ones."""
 
     def start(*policies):
         optimizer = functools.partial(torch.optim.SGD, lr=0.2)
