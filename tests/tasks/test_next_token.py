@@ -164,7 +164,7 @@ def test_without_a_held_out_part_all_blocks_are_for_training(tmp_path):
 
 
 def test_many_rare_characters_are_noted(tmp_path):
-    """Of 40 characters of a sign each, of which 3 have a number, 37 are rare; a byte order mark is none."""
+    """The text has 40 different characters, 3 of them with a number and 37 rare; a byte order mark does not count."""
     signs = "".join(map(chr, range(0x4E00, 0x4E00 + 40)))
     texts = of_texts(tmp_path, "\ufeff" + signs, held_out=0, characters=5)
     texts.setup()

@@ -123,7 +123,7 @@ def test_partitions_stratify_by_intervals_of_the_targets():
 
 
 class OneAnswer(nn.Module):
-    """Answers [B] in the place of [B, 1], which would be compared with every target of the batch."""
+    """A network that answers [B] instead of [B, 1], which would broadcast over all targets of the batch."""
 
     def __init__(self):
         super().__init__()

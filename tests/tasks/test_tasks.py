@@ -19,7 +19,7 @@ SIZES = (5, 1, 9, 4)
 
 
 class Weighed(Task):
-    """Classes whose samples count by class; two numbers, one of which no mean is, and a lower score is better."""
+    """A task whose samples count by class, with two statistics, a score that is not a mean, and lower scores better."""
 
     numbers = ("spread", "acc")
     names = ("acc", "loss", "square")
