@@ -1,4 +1,4 @@
-"""What a generator may take: nothing explodes or goes on for ever, and what ends is what networkx makes."""
+"""Limits of generators: none needs too much memory or time, and accepted graphs are those of networkx."""
 
 import random
 
@@ -47,7 +47,7 @@ def of(generator, **args):
         (of("configuration_model", deg_sequence=[2] * 25), "25 nodes, but data has 24 clients"),
         (of("visibility_graph", series=[0.5] * 3000), "3000 nodes, but data has 24 clients"),
         (of("havel_hakimi_graph", deg_sequence=[]), "0 nodes, but data has 24 clients"),
-        # what is no number, or no graph
+        # arguments that are not numbers, or not graphs
         (of("gnp_random_graph", p=float("nan")), "gnp_random_graph has an argument that is not a number (nan)"),
         (of("random_unlabeled_tree", number_of_trees=500), "with number_of_trees makes several graphs; leave it out."),
         (of("random_regular_graph", d=24), "random_regular_graph failed for 24 clients"),
@@ -79,7 +79,7 @@ def test_complete_graphs_beyond_memory_are_refused():
 
 
 def test_large_complete_graphs_need_no_list_of_links():
-    """Which would have 80 GB."""
+    """The list would need 80 GB."""
     topology = load_topology(of("complete"), 10**5)
     assert len(topology.reachable(0)) == 10**5 * (10**5 - 1)
     assert topology.describe() == "complete graph: 100000 nodes, 4999950000 links, connected"

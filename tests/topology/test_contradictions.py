@@ -63,7 +63,7 @@ CONTRADICTIONS = [
     # topology files
     ("my.yaml", "generator: complete\nseed: 1\ngenerator: cycle_graph\n", "line 3: the key 'generator' is there twice, first in line 1; keep one"),
     ("my.yaml", "generator: watts_strogatz_graph\nargs: {k: 4, p: 0.1, k: 2}\n", "line 2: the key 'k' is there twice; keep one"),
-    # weights that are no numbers
+    # weights that are not finite
     ("my.edgelist", "0 1 1e400\n", "link '0' - '1' has the weight inf; a finite number is needed."),
     ("my.json", '{"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1, "weight": 1e400}]}', "the weight inf; a finite"),
     ("my.json", node_link(NODES, [{**LINK, "weight": float("nan")}]), "the weight nan; a finite"),

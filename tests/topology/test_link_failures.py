@@ -1,4 +1,4 @@
-"""Which links are up in a round: how often, exactly how many, and that it depends on nothing but seed and round."""
+"""Links that are up in a round: frequencies, exact numbers, and dependence on seed and round alone."""
 
 import math
 from collections import Counter
@@ -22,8 +22,8 @@ def masks(keys, clients=14, rounds=ROUNDS, seed=0):
     return torch.stack([topology.reachable(t).mask for t in range(rounds)])
 
 
-def heard_in(graph, clients=14):
-    """Whom each client would hear, from networkx's own matrix, whose rows are the sources of arcs."""
+def receives_from(graph, clients=14):
+    """Return a mask [n, n] of each client's possible senders, by networkx's matrix, whose rows are sources of arcs."""
     return torch.tensor(nx.to_numpy_array(graph, nodelist=range(clients), weight=None).T > 0)
 
 
@@ -55,7 +55,7 @@ def test_directions_fail_separately_on_request(keys):
     up = masks(keys)
     linked = load_topology(keys, 14).linked(0).mask
     there, back = (up & (linked & linked.T).triu()).nonzero().T, 0
-    back = up[there[0], there[2], there[1]]  # given that j hears i, how often does i hear j?
+    back = up[there[0], there[2], there[1]]  # given that j receives from i, how often does i receive from j?
     assert len(back) > 1000
     assert abs(back.double().mean() - 0.6) < 4.5 * math.sqrt(0.24 / len(back))
 
@@ -98,7 +98,7 @@ def test_every_set_of_links_is_kept_equally_often():
 
 
 def test_receivers_draw_for_themselves():
-    """i may hear j without being heard: with 80 % each, both hear in 64 % and neither in 4 % of the cases."""
+    """Directions are independent: with 80 % each, both are up in 64 % and neither in 4 % of the cases."""
     topology = load_topology({"generator": "complete", "link_share": 0.8}, 11)
     assert topology.directed
     both, neither, pairs = 0, 0, ROUNDS * 55
@@ -146,13 +146,13 @@ def test_a_round_is_a_function_of_seed_and_round(process):
 def test_links_of_round_7_never_change_between_versions():
     """Golden, from splitmix64 in plain Python: a change here changes every run with failing links."""
     keys = {"generator": "complete", "seed": 1}
-    heard = {
+    received = {
         key: [
             "".join("01"[up] for up in row) for row in load_topology({**keys, key: 0.5}, 5).reachable(7).mask.tolist()
         ]
         for key in ("link_up", "arc_up", "link_share")
     }
-    assert heard == {
+    assert received == {
         "link_up": ["00000", "00110", "01001", "01001", "00110"],
         "arc_up": ["01010", "00110", "01000", "01000", "00110"],
         "link_share": ["00101", "10100", "10001", "01100", "01010"],
@@ -165,7 +165,7 @@ def test_another_link_does_not_change_the_others():
     more.add_edge(0, 4)
     failures = LinkFailures(up=0.5, seed=3)
     for t in range(20):
-        linked = (Links.from_mask(heard_in(g, 9)) for g in (graph, more))
+        linked = (Links.from_mask(receives_from(g, 9)) for g in (graph, more))
         before, after = (failures.that_are_up(links, t, directed=False).mask for links in linked)
         after[0, 4] = after[4, 0] = False
         assert torch.equal(before, after)
@@ -212,9 +212,9 @@ def test_a_share_that_rounds_to_all_or_nothing_is_said():
 
 def test_reach_is_counted_over_the_rounds():
     keys = {**SMALL_WORLD, "link_up": 0.7}
-    heard = masks(keys, rounds=60).sum(2)
+    received = masks(keys, rounds=60).sum(2)
     assert reach(load_topology(keys, 14), 60) == (
-        pytest.approx(heard.double().mean().item()), int(heard.min()), int(heard.max()), 60,
+        pytest.approx(received.double().mean().item()), int(received.min()), int(received.max()), 60,
     )  # fmt: skip
     assert reach(load_topology(keys, 14), 1000).rounds == 100
     assert reach(load_topology("complete", 14), 1000) == (13, 13, 13, 1)

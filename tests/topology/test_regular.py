@@ -24,7 +24,7 @@ def test_a_regular_graph_equals_networkxs(degree, nodes, seeds):
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 17, 1000, 30_000])
 def test_a_shuffle_equals_pythons(size):
     words, generator = _Words(7, most=10**9), random.Random(7)
-    for _ in range(2):  # it goes on where it has ended
+    for _ in range(2):  # the second shuffle continues the stream
         items, expected = np.arange(size), list(range(size))
         words.shuffle(items)
         generator.shuffle(expected)

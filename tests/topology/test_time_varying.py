@@ -156,7 +156,7 @@ def test_items_without_link_options_use_those_of_the_sequence():
     assert topology.reachable(0).mask.sum(1).tolist() == [2] * 6
     assert topology.reachable(1).mask.sum(1).tolist() == [5] * 6
     assert torch.equal(topology.reachable(2).mask, topology.reachable(2).mask.T)
-    assert topology.directed  # some clients hear without being heard in round 0
+    assert topology.directed  # in round 0 some links have one direction only
 
 
 def test_rounds_do_not_depend_on_the_order_of_access():
