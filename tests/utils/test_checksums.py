@@ -1,4 +1,4 @@
-"""A checkpoint of which a single bit has changed is refused, or says what it said before."""
+"""Checkpoints with a single changed bit are refused, or have the same content as before."""
 
 import random
 import resource
@@ -30,7 +30,7 @@ COHORTS = [torch.tensor([0, 3]), torch.tensor([4, 1, 2])]
 
 
 def a_checkpoint(number=0, width=3):
-    """Of five nodes, with two row sets."""
+    """Make a checkpoint of five nodes with two row sets."""
     about = {
         **{"format": FORMAT, "metrics": {}, "network": {}, "clients": NODES, "nodes": NODES, "seed": 0, "data": ""},
         **{
@@ -101,7 +101,7 @@ def test_a_checksum_is_that_of_the_bytes():
 
 
 def is_refused(path, before, **how):
-    """Whether a checkpoint is refused by name; if not, it is what it was."""
+    """Return True if a checkpoint is refused by name; otherwise check that it is unchanged."""
     try:
         found = everything(path, **how)
     except UserError as error:
@@ -122,7 +122,7 @@ def test_a_flipped_bit_in_a_file_is_refused_or_harmless(tmp_path, how, share):
             file.write_bytes(content)
             flip(file, place)
             refused += is_refused(file, before, **how)
-    assert refused > tried / 3, "the rest is padding, and names that nobody reads"
+    assert refused > tried / 3, "the rest is padding, and names that are not read"
 
 
 def test_an_archive_member_marked_as_a_folder_is_refused(tmp_path):
@@ -143,7 +143,7 @@ def test_an_archive_member_marked_as_a_folder_is_refused(tmp_path):
 
 
 def rows_in(content):
-    """Where the bytes of clients' models lie in a file of a checkpoint."""
+    """Return the positions of the bytes of clients' models in a file of a checkpoint."""
     rows = torch.arange(NODES * 3, dtype=torch.float32).view(NODES, 3)
     bytes_of = [row.numpy().tobytes() for row in (*rows, *-rows)]  # 12 each, which stand nowhere else
     starts = [content.find(row) for row in bytes_of]
@@ -160,7 +160,7 @@ def test_a_flipped_bit_in_a_piece_is_refused_or_harmless(tmp_path, share):
     assert [file.name for file in files] == [".metadata", "__0_0.distcp", "meta.pt"]
     for file in files:
         content = file.read_bytes()
-        rows = rows_in(content)  # most of the rest of an archive that small is padding, and names that nobody reads
+        rows = rows_in(content)  # most of the rest of an archive that small is padding, and names that are not read
         assert file.name != "__0_0.distcp" or len(rows) == 2 * NODES * 12
         for place in range(8 * len(content)):
             of_rows = place // 8 in rows
@@ -171,7 +171,7 @@ def test_a_flipped_bit_in_a_piece_is_refused_or_harmless(tmp_path, share):
 
 
 def rows_of(path):
-    """Where the rows of one node begin, in bits: the file, and the place in it."""
+    """Return the file in which the rows of one node begin, and their position in bits."""
     wanted = a_checkpoint()["state_dict"]["bank.rows.models"][4].numpy().tobytes()
     files = [path] if path.is_file() else sorted(path.glob("*.distcp"))
     [(file, at)] = [(file, file.read_bytes().find(wanted)) for file in files]
@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_only_the_former_pieces(tmp_path):
     folder = tmp_path / "last.ckpt"
     in_pieces().save_checkpoint(a_checkpoint(1), folder)
     before = contents(tmp_path)
-    limit, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     sizes = [content.stat().st_size for content in folder.iterdir()]
     try:
         for room in (0, 100, min(sizes) - 1, max(sizes) - 1):
@@ -276,7 +276,7 @@ def test_a_full_disk_leaves_only_the_former_pieces(tmp_path):
             assert contents(tmp_path) == before
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, heard)
+        signal.signal(signal.SIGXFSZ, handler)
     assert everything(folder)["number"] == 1
 
 

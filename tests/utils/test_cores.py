@@ -1,4 +1,4 @@
-"""Of a machine with 64 cores, what a job system says to have given; the numbers of SLURM's are from a real one."""
+"""Cores that job systems assign on a machine with 64 cores; the variables of SLURM are from a real job."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Nobody draws from the generators of the process: who does is refused by name, before training where that can be."""
+"""Draws from the global generators are refused by name, if possible before training."""
 
 import math
 import random

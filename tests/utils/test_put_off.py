@@ -1,4 +1,4 @@
-"""Imports that a package does eagerly are put off: it works as with them, and nobody else notices."""
+"""A package's eager imports are delayed: it works as with them, and other modules are not affected."""
 
 import builtins
 import importlib

@@ -37,8 +37,8 @@ def test_a_misspelt_name_gets_a_hint(tmp_path, monkeypatch):
 
 
 def test_files_inside_the_package_come_first(tmp_path, monkeypatch):
-    inside, beside = tmp_path / "package" / "configs", tmp_path / "configs"
-    for folder in (inside, beside):
+    inside, outside = tmp_path / "package" / "configs", tmp_path / "configs"
+    for folder in (inside, outside):
         folder.mkdir(parents=True)
         (folder / "one.yaml").write_text(folder.parent.name)
     monkeypatch.setattr(shipped_files, "_PACKAGE", tmp_path / "package")

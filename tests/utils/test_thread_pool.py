@@ -71,7 +71,7 @@ def test_an_error_is_raised_and_stops_further_pieces(threads, where):
     assert len(begun) < 2000
     count = len(begun)
     time.sleep(0.05)
-    assert len(begun) == count  # nobody works on
+    assert len(begun) == count  # no worker continues
 
 
 def test_between_is_called_during_a_long_piece():
