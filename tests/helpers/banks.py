@@ -42,7 +42,7 @@ class DrawnDropout(nn.Module):
 
 
 def _dropped(seed, call, count, p):
-    """Which entries a mask drops: numbers of 32 bits, one by one."""
+    """Return for each entry whether a mask drops it, computed with 32-bit integers one by one."""
     start, stride = seed % 2**32, (seed // 2**31 | 1) % 2**32
     numbers = (_mix((position * stride + start + _mix(call + 1)) % 2**32) for position in range(count))
     return [number % 2**24 < round(p * 2**24) for number in numbers]
@@ -60,7 +60,7 @@ def _network(kind):
         if kind == "mlp":
             return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
         if kind == "batchnorm":
-            # No bias before a batch norm: its gradient is nothing but rounding, of which Adam makes a whole step.
+            # No bias before a batch norm: its gradient is rounding errors only, and Adam makes a whole step of them.
             body = [nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
             return nn.Sequential(*body, nn.Linear(12, 3))
         assert kind == "dropout"

@@ -15,7 +15,7 @@ from dfl_lightning.cli import command as cli
 
 
 class CellHere:
-    """What a study needs of `subprocess.Popen`: the cell's run in this process, over when it has been made."""
+    """A substitute for `subprocess.Popen` in studies, which runs the cell in this process while it is made."""
 
     def __init__(self, command, *, stdout, env, **_):
         assert command[:3] == [sys.executable, "-m", "dfl_lightning.bench.study.processes.child"]

@@ -22,7 +22,7 @@ def context():
 
 
 def function_of(place):
-    """What `module:name` or `file.py:name` means."""
+    """Return the function that `module:name` or `file.py:name` names."""
     where, _, name = place.rpartition(":")
     if not where.endswith(".py"):
         return getattr(importlib.import_module(where), name)
@@ -39,7 +39,7 @@ class Forked:
         place: the command as `module:name` or `file.py:name`.
         words: its command line, the program's name included.
         folder: in which it works.
-        logs: what it prints is in files of that name with `.out` and `.err` at the end; default: beside the folder.
+        logs: what it prints is in files of that name with `.out` and `.err` at the end; default: next to the folder.
         args: of the function.
     """
 
@@ -65,7 +65,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout=120):
-        """What it has printed and what it has complained of, once it has ended."""
+        """Wait for its end; return its standard output and its standard error."""
         self._process.join(timeout)
         assert self.returncode is not None, f"it works after {timeout} s still"
         out, err = (Path(file).read_text(encoding="utf-8") for file in self._files)

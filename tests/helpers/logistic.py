@@ -38,7 +38,7 @@ def batch(run, samples):
 
 
 def batches(run, owner, round, epochs=EPOCHS, size=2):
-    """What a client takes in a round; only the order of the samples is the library's."""
+    """Return a client's batches of a round; only the order of the samples is the library's."""
     samples, found = run.data.train[owner], []
     for epoch in range(epochs):
         order = drawn_order(len(samples), 0, "local", round, owner, epoch)
@@ -47,7 +47,7 @@ def batches(run, owner, round, epochs=EPOCHS, size=2):
 
 
 def gradient(row, x, y, decay=0.0):
-    """Of the mean cross-entropy of scores x W' + b, and of weight decay."""
+    """Return the gradient of the mean cross-entropy of scores x W' + b, plus weight decay."""
     return model.grad(row, x, y, [5, 3]) + decay * row
 
 

@@ -90,7 +90,7 @@ def _daemons(folder: Path):
 
 
 def _program(name: str) -> str | None:
-    """Where a program is; an ordinary user's PATH has no folder of daemons."""
+    """Find a program, also in the folders of daemons, which an ordinary user's PATH lacks."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
 
 

@@ -26,17 +26,17 @@ def everywhere(matrix):
 
 
 def own_rows(matrix):
-    """Where the entries are receivers' own, in a matrix [n, P]."""
+    """Mark the receivers' own entries in a matrix [n, P]."""
     return torch.eye(*matrix.shape, dtype=torch.bool)
 
 
 def remembered(memory, fill=float("nan")):
-    """What a `LinkMemory` holds, as a matrix with `fill` where it holds nothing."""
+    """Return the values of a `LinkMemory` as a matrix, with `fill` where it has none."""
     return memory.links.dense(memory.values, fill)
 
 
 def seen_as_matrices(round):
-    """The lists of a round, and the numbers beside them, as matrices by name: receiver by sender, NaN = unknown."""
+    """Return a round's links and their numbers as matrices by name: receiver by sender, NaN = unknown."""
     seen = {name: vars(round).get(name) for name in ("reachable", "available", "candidates", "selected")}
     seen = {name: None if links is None else links.mask for name, links in seen.items()}
     for name, links in (("similarity", round.candidates), ("scores", round.candidates)):
@@ -45,7 +45,7 @@ def seen_as_matrices(round):
     for name in ("votes", "weights"):
         numbers = vars(round).get(name)
         seen[name] = None if numbers is None else round.voters.dense(numbers, 0.0)
-    if round.has("substitute"):  # outside of what is selected, everybody stands in for itself
+    if round.has("substitute"):  # every sender that is not selected substitutes itself
         seen["substitute"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
         seen["substitute"][round.selected.receivers, round.selected.senders] = round.substitute
     if round.likeness is not None:

@@ -72,7 +72,7 @@ def without_comment(line):
 
 @dataclass
 class Said:
-    """What a process has printed, and its exit code."""
+    """A process's output and its exit code."""
 
     code: int
     out: str

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 
 def notes():
-    """What a process has from its parent, or from whatever else has run in it."""
+    """Return the state that a process has inherited from its parent or from former work in it."""
     loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
     files = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir() if file.exists()]
     streams = (sys.stdin, sys.stdout, sys.stderr)

@@ -1,4 +1,4 @@
-"""Words that a text about a task should not have, and what a reader of a page sees or hears."""
+"""Words that a text about a task should not have, and the texts that a page presents to its reader."""
 
 import base64
 import gzip
@@ -20,7 +20,7 @@ def wrong(text, config):
 
 
 def shown(page):
-    """What a reader of the page sees or hears: text, titles of charts, what is said for a screen reader."""
+    """Return the texts that a page presents: text, titles of charts, and descriptions for screen readers."""
     packed = re.search(r'id="packed-data">(.*?)</script>', page)[1].translate(str.maketrans(".,", "<&"))
     titles = strings(json.loads(gzip.decompress(base64.b85decode(packed))))
     page = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
@@ -29,7 +29,7 @@ def shown(page):
 
 
 def strings(value):
-    """What is written in charts and tables, however deep; names of fields and the configs' options are no words."""
+    """List all strings in charts and tables, however deep, except names of fields and options of configs."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in ("field", "of", "configs"):

@@ -1,4 +1,4 @@
-"""How hypothesis draws runs: clients and their sizes, who hears whom when, who has dropped out, whose numbers break."""
+"""Strategies of hypothesis for runs: clients and their sizes, topologies, dropouts, and data that are not finite."""
 
 import networkx as nx
 from hypothesis import HealthCheck
@@ -57,7 +57,10 @@ def cases(draw, **fixed):
     else:
         topology = draw(graphs(clients) if kind == "given" else changing_graphs())
 
-    of_servers = {"server": ["gossip", "everybody", "nobody", "fixed neighbours", "ifca"], "servers": ["ifca"]}
+    of_servers = {
+        "server": ["gossip", "all neighbours", "no neighbours", "fixed neighbours", "ifca"],
+        "servers": ["ifca"],
+    }
     chosen = (
         names(SELECTIONS, "ifca", *([] if clustered else ["oracle"])) if alone else st.sampled_from(of_servers[kind])
     )
@@ -85,7 +88,7 @@ def cases(draw, **fixed):
         "aggregation": aggregation,
         "threshold": st.sampled_from(["none", "literal" if "as printed" in selection else "adaptive"]),
         "dropout": st.one_of(st.none(), dropout, up, up),
-        "substitution": st.just("nobody") if selection == "ifca" else substitution,
+        "substitution": st.just("none") if selection == "ifca" else substitution,
         "objective": st.sampled_from(["plain", "plain", "fedprox", *(["tracking", "quasi-global momentum"] * alone)]),
         "engine": st.sampled_from(["stacked", "loop"]),
         "personal": st.booleans(),

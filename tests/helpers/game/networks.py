@@ -1,4 +1,4 @@
-"""Random networks for every task: data that suit them, losses, weights of samples, and what else engines are told."""
+"""Random networks for every task, with suitable data, losses, weights of samples, and other options of engines."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ CODES = 7
 
 # --- networks ---------------------------------------------------------------------------------------------------------
 class Residual(nn.Module):
-    """What a layer makes of x, and x."""
+    """The sum of a layer's output and its input."""
 
     def __init__(self, layer):
         super().__init__()
@@ -99,7 +99,7 @@ def mlp(draw, shape, outputs):
 
 
 def convolutions(draw, shape, outputs):
-    """Of images [C, 6, 6]."""
+    """Draw a network of convolutions, for images [C, 6, 6]."""
     layers, channels, side = [], shape[0], shape[1]
     for _ in range(draw.randint(1, 2)):
         before, channels, stride = channels, 2 * draw.randint(1, 2), draw.choice([1, 1, 2])
@@ -114,7 +114,7 @@ def convolutions(draw, shape, outputs):
 
 
 def over_time(draw, shape, outputs):
-    """Of windows [C, T]."""
+    """Draw a network of convolutions over time, for windows [C, T]."""
     width = draw.randint(1, 4)
     layers = [nn.Conv1d(shape[0], width, draw.choice([1, 3]), padding="same", bias=draw.random() < 0.8)]
     layers += maybe(draw, lambda: nn.GroupNorm(1, width), lambda: nn.InstanceNorm1d(width, affine=True))
@@ -213,7 +213,7 @@ def _of_all_places(outputs, targets):
 
 
 def _of_what_is_there(outputs, targets):
-    """What vmap cannot do: how many places are left depends on the data."""
+    """Compute a loss that vmap cannot: the number of remaining positions depends on the data."""
     there = targets >= 0
     return F.cross_entropy(outputs[there], targets[there]) if bool(there.any()) else 0 * outputs.sum()
 
@@ -233,7 +233,7 @@ NETWORKS = {
 
 
 def draw_federation(seed):
-    """What `make_federation` is told, beside the engine; networks and tasks take turns."""
+    """Return random arguments of `make_federation` except the engine; networks and tasks alternate."""
     draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
     turn, place = divmod(seed, len(NETWORKS))
     make, inputs, tasks = list(NETWORKS.values())[place]

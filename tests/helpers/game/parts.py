@@ -1,4 +1,4 @@
-"""What a run is made of: policies by name, a network, data."""
+"""Parts of a run: policies by name, a network, data."""
 
 import torch
 from torch import nn
@@ -11,8 +11,8 @@ FEATURES, CLASSES = 5, 3
 
 SELECTIONS = {
     "gossip": lambda: cb.Gossip(k=2),
-    "everybody": lambda: cb.Gossip(k="all"),
-    "nobody": lambda: cb.Gossip(k=0),
+    "all neighbours": lambda: cb.Gossip(k="all"),
+    "no neighbours": lambda: cb.Gossip(k=0),
     "oracle": lambda: cb.Gossip(k="all", within="cluster"),
     "fixed neighbours": lambda: cb.Gossip(k=2, redraw=False),
     "afind": lambda: cb.AFIND(),
@@ -47,7 +47,7 @@ DROPOUTS = {
     "one of a group": lambda: cb.GroupedCount(rate=0.3),
     "outages": lambda: cb.Markov(rate=0.5, outage=2.0),
 }
-SUBSTITUTIONS = {"nobody": lambda: None, "friends": lambda: cb.FDMS(), "stale": lambda: cb.Stale()}
+SUBSTITUTIONS = {"none": lambda: None, "friends": lambda: cb.FDMS(), "stale": lambda: cb.Stale()}
 SUBSTITUTIONS["candidates"] = lambda: cb.FDMS(theta_scale=0.01)
 THRESHOLDS = {
     "none": lambda: None,
@@ -63,7 +63,7 @@ OBJECTIVES = {
 
 
 class Planned(cb.Dropout):
-    """Who is active in each round, as written down."""
+    """A dropout with a given list of active clients for each round."""
 
     def __init__(self, up):
         super().__init__()
@@ -83,7 +83,7 @@ class Network(nn.Sequential):
 
 
 class Toy(FederatedData):
-    """Clients with numbers of samples as asked for; nobody is refused for having few."""
+    """Clients with the given numbers of samples; none is refused for having few."""
 
     def __init__(self, train, val, test, seed=0):
         super().__init__(num_clients=len(train))

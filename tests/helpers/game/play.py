@@ -37,11 +37,11 @@ class Case:
     val: list[int]
     test: list[int]
     topology: object
-    selection: str = "everybody"
+    selection: str = "all neighbours"
     aggregation: str = "uniform"
     threshold: str = "none"
     dropout: object = None  # a name, or who is active in each round
-    substitution: str = "nobody"
+    substitution: str = "none"
     objective: str = "plain"
     engine: str = "stacked"
     personal: bool = False
@@ -106,14 +106,14 @@ class Game:
         self.trainer.prepare(self.module, Toy(case.train, case.val, case.test))
         self.protocol = RoundProtocol(self.trainer)
         self.images = self.module.data.images.clone()
-        self.named = set()  # whose divergence the user was told
+        self.named = set()  # clients whose divergence was reported
 
     @property
     def bank(self):
         return self.module.bank
 
     def poison(self, index):
-        """Whose data break in this round."""
+        """Write the round's wrong values into the data; return the clients whose data are not finite."""
         data = self.module.data
         data.images.copy_(self.images)
         wanted = self.case.poisoned.get(index, {})
@@ -151,11 +151,11 @@ class Game:
         models, trained = after["models"], self.witness.trained
         metrics = self.bank.boundary.metrics
 
-        # nothing that is no number stays
+        # no nonfinite number is kept
         for name, rows in after.items():
             assert rows.isfinite().all(), f"{name} is not finite"
 
-        # who diverged is known, counted, said, keeps its row and is mixed by nobody
+        # a diverged client is recorded, counted and reported, keeps its row, and is mixed by no client
         diverged = set(torch.nonzero(round.diverged).flatten().tolist())
         assert broken <= diverged <= jobs
         assert metrics.get("diverged", 0) == len(diverged)
@@ -176,7 +176,7 @@ class Game:
         assert torch.equal(models[down], before["models"][down])
         assert not set(down) & set(torch.nonzero(round.participants).flatten().tolist())
 
-        if len(down) == m:  # nobody is left: nothing happens, and it is counted
+        if len(down) == m:  # no client is left: the round is only counted
             assert all(torch.equal(after[name], rows) for name, rows in before.items())
             assert not round.has("weights")
             assert "neighbours" not in metrics
@@ -195,7 +195,7 @@ class Game:
         if self.trainer.policy(cb.Substitution) is None:
             assert not weights[:, :n][~allowed].any()
 
-        # whom nobody can hear, or who hears nobody, keeps its own model
+        # a receiver without in-neighbours or weights keeps its own model
         alone = receivers & (round.reachable.count == 0)
         assert torch.equal(models[alone], trained[alone])
         rest = ~mixes

@@ -1,4 +1,4 @@
-"""What a file of cases is made of."""
+"""Parts of a file of cases."""
 
 import random
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ MAIN = ("model", "models", "body", "heads", "sent", "probabilities")
 
 @dataclass
 class Method:
-    """What a method computes, and examples of it; `outputs` come from `function`.
+    """A method's description and examples; `outputs` come from `function`.
 
-    `main` are the outputs without which nothing is said of the method; by default what is trained or sent.
+    `main` are the outputs that an implementation must give to be compared; by default what is trained or sent.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Method:
     main: list = field(default_factory=list)
 
     def document(self, method):
-        """What the file of a method holds."""
+        """Return the content of a method's file."""
         cases = []
         for name, inputs in self.cases:
             assert set(inputs) == set(self.inputs), (method, name, set(inputs) ^ set(self.inputs))

@@ -10,7 +10,7 @@ from plain.neighbours import CYCLE, DATA, GRAPH, ORDER, RATE, ROWS, STAR, trains
 
 
 def weights_in(layers):
-    """Where each layer's weights are in a row, without the biases."""
+    """Return the columns of each layer's weights in a row, without the biases."""
     return [columns(layers, k)[: layers[k] * layers[k + 1]] for k in range(len(layers) - 1)]
 
 

@@ -64,13 +64,13 @@ METHOD = Method(
     equation="algorithms 2 and 3 (they decide alike, theorem 1); eq. 3 and 6; section 3.2",
     does="Candidates come one after the other. One joins X with probability a / (a + b), else it leaves Y: a is what its "
     "model lowers the client's validation loss of the average of X by, b what leaving it out of Y does. X starts as the "
-    "client alone, Y as all. The client goes on with the average of X.",
+    "client alone, Y as all. The client continues with the average of X.",
     inputs={
         **MODEL,
         "trained": "models after local training, [m, P], a row for each client",
         "x": "validation inputs, [m, samples, inputs]",
         "y": "their classes, [m, samples]",
-        "samples": "by which clients count in averages (p is their share), [m]",
+        "samples": "the clients' weights in averages (p is their share), [m]",
         "order": "each client's candidates, one after the other, [m, m - 1]; -1: no more",
         "coins": "a candidate is added if its coin, in the same place, is below a / (a + b), [m, m - 1]",
         "budget": "B_c: how many others a client may choose",

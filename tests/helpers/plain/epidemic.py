@@ -6,7 +6,7 @@ from plain.book import Method, Numbers
 from plain.neighbours import ROWS
 
 SELF = (
-    "What does a client do that nobody sends to?",
+    "What does a client do that receives no model?",
     "it keeps its own model",
     "the average over itself and what it has received",
 )

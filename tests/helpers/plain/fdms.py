@@ -31,7 +31,7 @@ def fdms(model, updates, active, scores, counts, server_step):
 
 
 def mean(updates, active):
-    """What replaces a client of which nothing is known."""
+    """Average the updates of active clients, to replace an unknown client; zeros if there are none."""
     return np.mean(updates[active], 0) if any(active) else np.zeros_like(updates[0])
 
 
@@ -174,7 +174,7 @@ STALE = Method(
     configs=["fdms --substitution Stale"],
     paper=PAPER,
     equation="section 6, the baseline",
-    does="In the place of a client that has dropped out the server averages the last update that it has sent.",
+    does="Instead of a client that has dropped out, the server averages the last update that it has sent.",
     inputs={
         **INPUTS,
         **STEP,

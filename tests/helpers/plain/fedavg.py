@@ -26,7 +26,7 @@ METHOD = Method(
     outputs=AFTER,
     readings=[
         (
-            "By which weights are models averaged if a part of the clients takes part?",
+            "What are the weights of models if a part of the clients takes part?",
             "n_k over the samples of those that take part",
             "the last version of the paper says m_t, the first one n; only the former has weights that sum to 1",
         ),

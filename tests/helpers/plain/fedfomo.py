@@ -121,7 +121,7 @@ METHOD = Method(
         ),
         (
             "What if no model is an improvement?",
-            "the client goes on with its model from before the round",
+            "the client keeps its model from before the round",
             "eq. 3 adds a sum of nothing to it",
         ),
         (

@@ -1,4 +1,4 @@
-"""FedProto: mean features of classes in the place of models."""
+"""FedProto: mean features of classes instead of models."""
 
 import math
 

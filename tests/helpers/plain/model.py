@@ -30,7 +30,7 @@ def unpacked(row, layers):
 
 
 def columns(layers, layer):
-    """Where a layer's numbers are in a row."""
+    """Return the columns of a layer's parameters in a row."""
     start = size(layers[: layer + 1])
     return list(range(start, size(layers[: layer + 2])))
 
@@ -58,7 +58,7 @@ def loss(row, x, y, layers):
 
 
 def grad(row, x, y, layers):
-    """Of the mean cross-entropy, by backpropagation."""
+    """Compute the gradient of the mean cross-entropy, by backpropagation."""
     inputs, scores = forward(row, x, layers)
     error = softmax(scores)
     error[np.arange(len(y)), y] -= 1

@@ -53,7 +53,7 @@ METHOD = Method(
             "nothing is left for which it would need a third",
         ),
         (
-            "Does the round end with the step of length alpha by which clients are tested?",
+            "Does the round end with the step of length alpha that clients take before a test?",
             "no, it belongs to the evaluation",
             "a step before averaging would be averaged away",
         ),

@@ -12,7 +12,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel err
 class Broken(Watching):
     """From the moment on at which `now` is set, every operation on the device fails, and so does saving what is there.
 
-    Not in a backward pass, inside of which Python cannot raise; see `Scarce`.
+    Operations of a backward pass do not fail, since Python cannot raise inside it; see `Scarce`.
 
     Attributes:
         now: whether it has failed.

@@ -1,4 +1,4 @@
-"""What costs time on a GPU, counted: launches of kernels, and the moments when the host waits for the device."""
+"""Counters of costs on a GPU: launches of kernels, and waits of the host for the device."""
 
 from collections import Counter
 

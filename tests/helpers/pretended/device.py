@@ -7,9 +7,9 @@ from torch.utils import backend_registration
 
 
 class _Module:
-    """What torch looks for as `torch.pretended`; random numbers are drawn on the CPU alone."""
+    """The module that torch expects as `torch.pretended`; random numbers are drawn on the CPU alone."""
 
-    is_available = staticmethod(lambda: False)  # nobody should choose it by itself
+    is_available = staticmethod(lambda: False)  # Lightning must not choose it by itself
     device_count = staticmethod(lambda: 0)  # of devices with a generator of their own
     current_device = staticmethod(lambda: 0)
     _is_in_bad_fork = staticmethod(lambda: False)
@@ -74,7 +74,7 @@ class Elsewhere(torch.Tensor):
 
 
 def compute(func, args, kwargs):
-    """What an operation gives: on the CPU, with tensors that stay where the operation's tensors are."""
+    """Compute an operation on the CPU and return tensors on the device of its arguments."""
     name, kwargs = func._schema.name, dict(kwargs)
     there, here = sides(args, kwargs)
     if there and torch.are_deterministic_algorithms_enabled() and no_order(name, args, kwargs):
@@ -105,7 +105,7 @@ def compute(func, args, kwargs):
 
 
 def no_order(name, args, kwargs):
-    """Whether an operation adds in any order on CUDA, so that `torch.use_deterministic_algorithms` refuses it."""
+    """Return True if an operation adds in any order on CUDA, so `torch.use_deterministic_algorithms` refuses it."""
     name = name.removeprefix("aten::")
     if name == "bincount":
         return kwargs.get("weights", args[1] if len(args) > 1 else None) is not None

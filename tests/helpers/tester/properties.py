@@ -1,4 +1,4 @@
-"""What every policy must do, whoever wrote it and whatever its family: each property for a policy and a place."""
+"""Properties of every policy, shipped or a user's, of any family: each is checked for a policy and a place."""
 
 import functools
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
 
 
 def leaves_alone_who_hears_nobody(listed: Listed, place: str) -> None:
-    """One client is in nobody's reach: it selects nobody, nobody selects it, and its own training is all it learns."""
+    """Check that a client without neighbours selects none, is not selected, and only trains locally."""
     for seen in usual(listed, place).rounds:
         if "round.weights" not in seen:
             continue
@@ -87,7 +87,7 @@ def leaves_alone_who_hears_nobody(listed: Listed, place: str) -> None:
 
 
 def sits_out_a_round_in_which_everybody_is_down(listed: Listed, place: str) -> None:
-    """Nothing in the bank changes and nothing is paid; a dropout that cannot do that always leaves somebody up."""
+    """Check that a round without active clients changes and costs nothing, if the dropout can have such rounds."""
     if listed.all_present:
         with pytest.raises(UserError, match="use --dropout null"):
             start(listed, place, also=(trace,))
@@ -157,7 +157,7 @@ def does_not_see_cohorts(listed: Listed, place: str) -> None:
 
 
 def does_not_see_ids(listed: Listed, place: str) -> None:
-    """Under other ids, draws and all, everybody does what it would have done under its former one."""
+    """Check that every client does the same under another id, if its draws are renamed too."""
     found, names = usual(listed, place), Names(FORMER, CLIENTS + PLACES[place])
     with renamed_draws(names, listed.draws):
         agree(renamed(found.rounds, names), pictures(start(listed, place, former=FORMER)), ROUNDING)

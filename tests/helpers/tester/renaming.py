@@ -1,4 +1,4 @@
-"""The same federation under other ids: who a client is must not matter, only what it has, draws and whom it hears.
+"""The same federation under other ids: only a client's data, draws and links may matter, not its id.
 
 Draws come from streams that are named by client (`dfl_lightning.utils.randomness.random_streams`), or belong to a link.
 A renamed client takes its former streams and links along, and numbers that were drawn for each node go with their
@@ -32,7 +32,7 @@ class Names:
         self.clients = torch.tensor(former)
         self.nodes = torch.cat([self.clients, torch.arange(m, nodes)])
         self.rows = torch.cat([self.nodes, nodes + self.clients])  # of votes and weights, with one block of substitutes
-        self.new_rows = torch.cat([self.rows.argsort(), torch.tensor([-1])])  # -1, nobody, indexes the last one
+        self.new_rows = torch.cat([self.rows.argsort(), torch.tensor([-1])])  # -1, no node, indexes the last one
 
     def carry(self, value: Tensor) -> Tensor:
         """A tensor of the former federation as the renamed one has it.
@@ -75,7 +75,7 @@ OF_SAMPLES = (" dropout layers", " augment")
 
 
 class RenamedDraws(TorchFunctionMode):
-    """What policies draw, by the rules; of the streams that `purposes` knows by their seeds."""
+    """Renaming of policies' draws by the rules, for the streams whose seeds are in `purposes`."""
 
     def __init__(self, names: Names, rules: Mapping[str, Rule], purposes: dict[int, str]) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def through_a_file(state):
 
 
 class Run:
-    """A set-up run that goes on for as many rounds as it is asked to.
+    """A set-up run that computes further rounds on request.
 
     Its `rounds` have matrices where a round has lists of links, which read well for a handful of clients; `record` is
     the round as it was.
@@ -96,7 +96,7 @@ class Run:
             matrices = {**seen_as_matrices(round), "ledger": LedgerMatrices(round.ledger)}
             record = SimpleNamespace(**{**vars(self.witness), **vars(round), **matrices})
             undeclared = set(boundary.metrics) - set(expected_columns(self.module))
-            assert not undeclared, f"logged, and in nobody's `logs`: {', '.join(sorted(undeclared))}"
+            assert not undeclared, f"logged without a declaration in `logs`: {', '.join(sorted(undeclared))}"
             record.after, record.metrics = boundary.rows["models"].cpu().clone(), boundary.metrics
             for name in ("num_clients", "num_nodes", "num_servers", "clusters", "dropped", "participants"):
                 setattr(record, name, getattr(round, name))
@@ -105,11 +105,11 @@ class Run:
         return self
 
     def state(self):
-        """What a checkpoint holds of this run."""
+        """Return the state that a checkpoint saves of this run."""
         return {"bank": self.bank.state_dict(), "callbacks": RoundProtocol(self.trainer).capture()}
 
     def take_up(self, state):
-        """Go on where the run was that had this state."""
+        """Continue from the state of another run."""
         self.bank.load_state_dict(state["bank"], {})
         for callback in self.trainer.callbacks:
             if callback.state_key in state["callbacks"]:

@@ -1,4 +1,4 @@
-"""Runs in which everything happens: clients come and go, once all of them, and one hears nobody."""
+"""Runs with many events: clients drop out and return, in one round all are down, and one has no neighbours."""
 
 import contextlib
 import copy
@@ -28,7 +28,7 @@ PLACES = {"clients": 0, "all clients": 0, "server": 1, "three servers": 3}
 unless it is that of all clients."""
 
 UP = ["1101111", "1011011", "0000000", "0110110", "1111111"]
-"""Who is active in each round, unless another dropout says it; in round 2 nobody."""
+"""Active clients of each round, unless there is another dropout; none in round 2."""
 
 ROUNDS = len(UP)
 NOBODY_IS_UP, HEARS_NOBODY = 2, 6
@@ -125,7 +125,7 @@ def start(
 
 
 def pictures(run: Run, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Go on for so many rounds; all that each of them was and left: see `picture`."""
+    """Compute further rounds; return everything about each of them, see `picture`."""
     return [picture(run.go()) for _ in range(rounds)]
 
 
@@ -175,7 +175,7 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def renamed(one: list[dict[str, Any]], names: Names) -> list[dict[str, Any]]:
-    """What the same run is under other ids."""
+    """Rename the clients in the pictures of a run."""
 
     def carried(name: str, value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -28,16 +28,16 @@ class Listed:
         settings: options of the model that it needs.
         draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
             `randperm` no order of the nodes.
-        all_up: of a dropout: one under which everybody is active.
-        keeps_former: of an aggregation whose receivers may go on with their models from before the round.
+        all_up: of a dropout: one under which all clients are active.
+        keeps_former: of an aggregation whose receivers may keep their models from before the round.
         refuses: classes of policies of other families that it refuses before anything is trained.
         trims: of an aggregation whose receivers keep a part only of what they train by themselves.
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
         refuses_one: places where it refuses a federation of one client.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_present: whether it works only while all clients are active, and refuses dropouts.
-        all_down: of a dropout: one under which everybody has dropped out; None where it leaves somebody up whatever it
-        is told.
+        all_down: of a dropout: one under which all clients have dropped out; None if it always leaves a client
+        active.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Listed:
 
 
 class Scoring(cb.Gossip):
-    """Gossip that also says what it thinks of everybody: the more samples the better."""
+    """Gossip that also gives scores to all candidates: the more samples the better."""
 
     scores_are_weights = True
 
@@ -92,7 +92,7 @@ def all_up() -> cb.Trace:
     return trace("all_up.txt")
 
 
-def everybody() -> cb.Gossip:
+def all_neighbours() -> cb.Gossip:
     return cb.Gossip(k="all")
 
 
@@ -159,8 +159,8 @@ NOISE = {"outgoing GaussianNoise": by_place}
 LISTED: dict[str, list[Listed]] = {
     "selection": [
         Listed("gossip", lambda: cb.Gossip(k=2), places=EITHER),
-        Listed("everybody", everybody, places=EITHER),
-        Listed("nobody", lambda: cb.Gossip(k=0), places=EITHER),
+        Listed("all neighbours", all_neighbours, places=EITHER),
+        Listed("no neighbours", lambda: cb.Gossip(k=0), places=EITHER),
         Listed("oracle", lambda: cb.Gossip(k="all", within="cluster")),
         Listed("fixed neighbours", lambda: cb.Gossip(k=2, redraw=False), places=EITHER),
         Listed("afind", cb.AFIND, ADAPTIVE),
@@ -210,11 +210,11 @@ LISTED: dict[str, list[Listed]] = {
         Listed("noise", noisy, places=EITHER, draws=NOISE),
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
         Listed("quantized", lambda: cb.QSGD(bits=4, bucket=5), places=EITHER, draws={"outgoing QSGD": by_place}),
-        Listed("choco", choco, (cb.CHOCOMix, everybody), all_present=True),
+        Listed("choco", choco, (cb.CHOCOMix, all_neighbours), all_present=True),
         Listed(
             "choco, quantized",
             lambda: cb.CHOCO(bits=4),
-            (cb.CHOCOMix, everybody),
+            (cb.CHOCOMix, all_neighbours),
             draws={"outgoing CHOCO": by_place},
             all_present=True,
         ),
@@ -246,7 +246,7 @@ LISTED: dict[str, list[Listed]] = {
     ],
     "substitution": [
         Listed("fdms", cb.FDMS, places=EITHER),
-        Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (everybody,), places=("server",)),
+        Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (all_neighbours,), places=("server",)),
         Listed("stale", cb.Stale, places=EITHER),
         Listed("stale, models", lambda: cb.Stale("model"), places=EITHER),
     ],
@@ -257,7 +257,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("by all samples", lambda: cb.SampleWeighted(count="train_and_val"), places=EITHER),
         Listed("by scores", cb.ScoreWeighted, (lambda: Scoring(k=3),), places=EITHER),
         Listed("from the topology", cb.FromTopology),
-        Listed("choco", cb.CHOCOMix, (choco, everybody), refuses=TAKES_PART, mixes_itself=True, all_present=True),
+        Listed("choco", cb.CHOCOMix, (choco, all_neighbours), refuses=TAKES_PART, mixes_itself=True, all_present=True),
         Listed("metropolis", cb.Metropolis),
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
@@ -288,8 +288,8 @@ LISTED: dict[str, list[Listed]] = {
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
-        Listed("krum", cb.Krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
-        Listed("multi-krum", multi_krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
+        Listed("krum", cb.Krum, (all_neighbours,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
+        Listed("multi-krum", multi_krum, (all_neighbours,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
         Listed("geometric median", cb.GeometricMedian, refuses=(cb.Stale,), places=EITHER),
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),

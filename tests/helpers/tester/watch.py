@@ -23,7 +23,7 @@ WRITING = {
 
 
 class RowWatch:
-    """What became of the rows in a run.
+    """Watch over the rows of a run.
 
     Args:
         run: that is watched.
@@ -34,7 +34,7 @@ class RowWatch:
 
     def __init__(self, run: Run) -> None:
         self.run, self.seen = run, dict[str, int]()
-        self._written: set[str] = set()  # row sets that a verb has written since somebody asked
+        self._written: set[str] = set()  # row sets that verbs have written since the last check
 
     def sums(self, *more: Any) -> dict[str, int]:
         """Checksums of all row sets, and of matrices besides."""
