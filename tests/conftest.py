@@ -99,7 +99,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported and collected stays for good: nobody looks through it for garbage, now or in the tests."""
+    """Exclude imported modules and collected tests from garbage collection, since they stay until the end."""
     gc.disable()
     try:
         return (yield)
@@ -201,13 +201,13 @@ def installed_packages_are_read_once():
 
 @pytest.fixture(autouse=True, scope="session")
 def no_file_waits_for_the_disk():
-    """No test cuts the power: what is written need not be on the disk before a run goes on."""
+    """Skip waiting for the disk: no test cuts the power, so runs need not wait until files are on it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c_is_heard():
-    """Whoever starts a program in the background has it ignored."""
+def ctrl_c_is_handled():
+    """Restore Python's handler of SIGINT, which a shell that starts pytest in the background ignores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

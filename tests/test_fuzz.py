@@ -1,4 +1,4 @@
-"""Whatever the bytes of a file that somebody is handed: something valid, or one sentence that names it, in good time.
+"""Files with any bytes are valid, or refused by one sentence that names them, within a time limit.
 
 A few examples of each kind run always, thousands with `-m slow`.
 """
@@ -82,7 +82,7 @@ def in_little_memory(more=2**30):
 
 
 def valid_or_sentence(load, path):
-    """What a loader says about a file; empty where it is content. Anything else it does fails the test."""
+    """Return a loader's sentence about a file; empty if it is valid. Any other error fails the test."""
     with in_good_time():
         try:
             load(path)

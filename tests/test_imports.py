@@ -1,4 +1,4 @@
-"""Every module can be the first one that somebody imports."""
+"""Every module can be the first one that is imported."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ MODULES = [module.name for module in pkgutil.walk_packages(dfl_lightning.__path_
 
 @pytest.fixture
 def nothing_loaded():
-    """As if nobody had imported the library yet; afterwards everything is as it was."""
+    """Forget the library's modules during a test, and restore them afterwards."""
 
     def ours():
         return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "dfl_lightning"}

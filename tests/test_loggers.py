@@ -1,4 +1,4 @@
-"""Lightning's loggers and checkpoints beside a run folder."""
+"""Lightning's loggers and checkpoints together with a run folder."""
 
 import csv
 

@@ -38,28 +38,28 @@ from dfl_lightning.utils.errors import UserError
 
 
 class Events(Monitor):
-    """What happened, in order."""
+    """A monitor that lists events in their order."""
 
     def __init__(self):
-        self.heard = []
+        self.events = []
 
     def on_train_epoch_start(self, trainer, pl_module):
-        self.heard.append(f"epoch {trainer.current_epoch}")
+        self.events.append(f"epoch {trainer.current_epoch}")
 
     def on_propose(self, round):
-        self.heard.append(f"round {round.index}")
+        self.events.append(f"round {round.index}")
 
     def on_mix(self, round):
-        self.heard.append("mix")
+        self.events.append("mix")
 
     def on_validation_end(self, trainer, pl_module):
-        self.heard.append("evaluate")
+        self.events.append("evaluate")
 
     def on_train_epoch_end(self, trainer, pl_module):
-        self.heard.append("epoch end")
+        self.events.append("epoch end")
 
     def on_boundary(self, trainer, module):
-        self.heard.append("boundary")
+        self.events.append("boundary")
 
 
 class StopIn(Monitor):
@@ -94,7 +94,7 @@ def test_a_round_is_an_epoch_and_evaluation_comes_after_mixing(small_run):
         *("epoch 1", "round 1", "mix", "evaluate", "epoch end", "boundary"),
         *("epoch 2", "round 2", "mix", "epoch end", "boundary"),
     ]
-    assert events.heard == expected
+    assert events.events == expected
     assert run.trainer.current_epoch == run.trainer.global_step == 3
 
 
@@ -109,7 +109,7 @@ def test_max_epochs_is_another_name_of_max_rounds():
 def test_evaluation_can_be_switched_off(small_run):
     events = Events()
     run = small_run(2, [events], limit_val_batches=0).fit()
-    assert "evaluate" not in events.heard
+    assert "evaluate" not in events.events
     assert run.trainer.run.clients["rounds"].tolist() == []
     assert run.trainer.run.summary["test_accuracy"] == {}
 
@@ -119,7 +119,7 @@ def test_fast_dev_run_is_one_round_that_leaves_nothing(small_run, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     events = Events()
     run = small_run(9, [events], fast_dev_run=asked).fit()
-    assert events.heard.count("boundary") == events.heard.count("evaluate") == 1
+    assert events.events.count("boundary") == events.events.count("evaluate") == 1
     assert run.module.bank.boundary.round == 1
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="no run folder"):
@@ -251,7 +251,7 @@ def test_on_exception_checkpoint_is_a_boundary(small_run, tmp_path):
 
 
 def test_a_new_run_leaves_an_on_exception_checkpoint_alone(small_run, tmp_path):
-    """Lightning would go on from it, without being asked, in a folder that lacks the rounds before."""
+    """Lightning would resume it without request, in a folder that lacks the rounds before."""
     with pytest.raises(RuntimeError, match="boom"):
         small_run(4, [OnExceptionCheckpoint(tmp_path / "kept"), Fail()]).fit()
     new = small_run(3, [OnExceptionCheckpoint(tmp_path / "kept")]).fit()

@@ -27,7 +27,7 @@ def test_no_module_matches_the_text_of_a_message():
 
 
 def matches_a_message(node):
-    """Whether an expression looks for something in a message."""
+    """Return True if an expression searches the text of a message."""
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         contains = any(isinstance(sign, ast.In | ast.NotIn) for sign in node.ops)

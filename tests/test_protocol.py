@@ -127,7 +127,7 @@ def select(links):
     return breaking(Selection, on_select=setting(selected=lambda r: links))
 
 
-everybody = torch.ones(4, 4, dtype=torch.bool)
+all_pairs = torch.ones(4, 4, dtype=torch.bool)
 NAN = math.nan
 BROKEN = {
     "candidates out of reach": (
@@ -146,7 +146,7 @@ BROKEN = {
         [breaking(Selection, on_compare=setting(similarity=lambda r: torch.zeros(3, 3)))],
         r"Broken wrote similarity of type float32 \[3, 3\]; it must be float \[8\], as many as candidates$",
     ),
-    "scores that are no numbers": (
+    "scores that are not numbers": (
         [breaking(Selection, on_compare=setting(scores=lambda r: torch.ones(8) > 0))],
         r"Broken wrote scores of type bool \[8\]; it must be float \[8\], as many as candidates$",
     ),
@@ -156,7 +156,7 @@ BROKEN = {
     ),
     "nothing selected": ([breaking(Selection)], r"Broken selected nothing; write round\.selected"),
     "oneself selected": (
-        [select(Links.from_mask(everybody))],
+        [select(Links.from_mask(all_pairs))],
         "Broken selected sender 0 for receiver 0, which is the receiver",
     ),
     "out of reach selected": (
@@ -269,7 +269,7 @@ def test_negative_and_integer_weights_are_accepted():
 
 def test_a_topology_with_self_loops_is_refused(monkeypatch):
     trainer, protocol = set_up(Gossip(k=0), Uniform())
-    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda *_: Links.from_mask(everybody))
+    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda *_: Links.from_mask(all_pairs))
     with pytest.raises(UserError, match="self loops, the first at node 0"):
         one_round(protocol)
 
@@ -476,7 +476,7 @@ def test_costs_are_in_the_run_folder(tmp_path):
     assert trainer.run.summary["received_per_client"]["models"] == 6
 
 
-# --- policies that nobody reads ---------------------------------------------------------------------------------------
+# --- policies without effect ------------------------------------------------------------------------------------------
 def test_a_threshold_under_gossip_is_switched_off_and_noted():
     threshold = AdaptiveThreshold()
     trainer, protocol = set_up(Gossip(k=1), threshold, Uniform())

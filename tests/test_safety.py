@@ -1,4 +1,4 @@
-"""What somebody hands you can neither run code nor write outside a run folder, nor take the machine with it."""
+"""Files of others can neither run code, nor write outside a run folder, nor exhaust the machine."""
 
 import gzip
 import io
@@ -252,7 +252,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_folder_full_of_links_writes_nothing_outside(here, capsys):
-    """Somebody hands over a run folder whose files are links to yours."""
+    """A run folder from another person may contain links to the user's files."""
     assert cli.run("fit", SMALL) == 0
     (run,) = Path("runs/afind").iterdir()
     mine = here / "mine"
@@ -304,7 +304,7 @@ def test_names_in_graphs_are_not_paths(here, capsys):
     assert {path.name for path in (here / "work").iterdir()} <= {"g.gml", "runs"}
 
 
-# --- files of a size that nobody meant --------------------------------------------------------------------------------
+# --- files of unexpected size -----------------------------------------------------------------------------------------
 HUGE = 20 * 10**9
 
 

@@ -30,7 +30,7 @@ METHODS = {
 
 @dataclass
 class Outcome:
-    """What is compared of a run."""
+    """The numbers of a run that are compared."""
 
     accuracy: float  # points, mean over clients in the best round
     precision: np.ndarray  # of the neighbours, by round
