@@ -5,7 +5,7 @@
 
 The cells are as small as cells can be (digits, 6 clients, one round), so that nearly all of their time is their start
 and end. Both ways take turns. A cell's seconds of the processor are those of all processes that the study starts but
-its server, divided by the cells; those of the server, which imports once for a study, are told apart. Needs Linux.
+its server, divided by the cells; those of the server, which imports once for a study, are listed apart. Needs Linux.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WAYS = {"new Pythons": "0", "forks": "1"}
 
 @dataclass(frozen=True)
 class Taken:
-    """What cells have taken together.
+    """Time that cells took together.
 
     Attributes:
         wall: seconds from the start of the first to the end of the last, those of the server included.
@@ -91,14 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cells_of(folder: Path, number: int) -> list[Cell]:
-    """So many cells, one for each seed."""
+    """Plan the given number of cells, one for each seed."""
     file = folder / "starts.yaml"
     file.write_text(STUDY.replace("SEEDS", str(list(range(number)))), encoding="utf-8")
     return make_plan(read_study_file(str(file)), folder / "starts").distinct()
 
 
 def run(cells: Sequence[Cell], jobs: int, way: str) -> Taken:
-    """Work at all cells but the first, so many at a time; then at the first, and look when its round is done.
+    """Run all cells but the first, `jobs` at a time; then run the first and measure the time until its first round.
 
     Raises:
         RuntimeError: one of them is not done at the end.
@@ -120,7 +120,7 @@ def run(cells: Sequence[Cell], jobs: int, way: str) -> Taken:
 
 
 def until_the_first_round(process: CellProcess) -> float:
-    """Seconds of the processor of a cell's process until its first round is in its table; waits until it has ended."""
+    """Wait for a cell; return the CPU seconds of its process until its first round is in its table."""
     first = spent = 0.0
     while not process.is_over(stopping=False):
         with contextlib.suppress(OSError, IndexError):  # it has just ended
@@ -132,7 +132,7 @@ def until_the_first_round(process: CellProcess) -> float:
 
 
 def table(taken: dict[str, list[Taken]], number: int, jobs: int, others: float | None) -> Table:
-    """Medians over the turns.
+    """Make a table of medians over the turns.
 
     Args:
         taken: by way.
@@ -182,25 +182,25 @@ def table(taken: dict[str, list[Taken]], number: int, jobs: int, others: float |
 
 
 def _spent_by_children() -> float:
-    """Seconds of the processor of all processes that have ended, and of those that they have started."""
+    """Return the CPU seconds of all ended child processes, including their own children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _children() -> list[int]:
-    """The processes that this one has started."""
+    """List the child processes of this process."""
     files = Path("/proc/self/task").glob("*/children")
     return [int(number) for file in files for number in file.read_text().split()]
 
 
 def _spent_by(pid: int) -> float:
-    """Seconds of the processor of a process that is there still."""
+    """Return the CPU seconds of a running process."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=6, metavar="N", help="of a study (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at a time (%(default)s)")

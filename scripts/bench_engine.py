@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     sections = "\n".join(f"  {name:10} {what}" for name, what in SECTIONS.items())
     settings = "\n".join(f"  {s.name:10} {s.describe()}" for s in SETTINGS)
     parser = argparse.ArgumentParser(
@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_plan(words: argparse.Namespace) -> dict[str, tuple[Callable[[], Table], float]]:
-    """For each section that was asked for: what measures it, and about how many seconds that takes."""
+    """Plan the requested sections: the function that measures each, and its estimated seconds."""
     machines = [Machine(words.device), *([one_thread()] if words.one_thread else [])]
     configs = [path for name, path in shipped("configs").items() if words.configs is None or name in words.configs]
     clients = words.clients or 100
@@ -150,7 +150,7 @@ def make_plan(words: argparse.Namespace) -> dict[str, tuple[Callable[[], Table],
 
 
 def rows_table(words: argparse.Namespace) -> Table:
-    """The row verbs in units of the plainest operation on the same rows."""
+    """Measure the row verbs in units of the simplest operation on the same rows."""
     table = Table("Mixing and comparing", ["clients x parameters", "verb", "unit", "ratio"])
     others = []
     shapes = [(words.clients or clients, words.parameters or width) for clients, width in row_verbs.SHAPES]
@@ -173,7 +173,7 @@ def rows_table(words: argparse.Namespace) -> Table:
 
 
 def save(folder: Path, words: argparse.Namespace, tables: dict[str, Table]) -> None:
-    """The Markdown, JSON and picture of what there is so far."""
+    """Write the Markdown, JSON and picture of the tables so far."""
     folder.mkdir(parents=True, exist_ok=True)
     where = machine(words.device)
     head = f"# Engine benchmark\n\n{where['processor']}, {where['cores']} cores, torch {where['torch']} with "

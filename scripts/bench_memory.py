@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     settings = "; ".join(f"{name}: {s.clients} {s.network} of {s.samples} samples" for name, s in SETTINGS.items())
     parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), help=settings)
@@ -98,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def resized(setting: Setting, words: argparse.Namespace) -> Setting:
-    """With the numbers of the command line."""
+    """Replace numbers of a setting by those of the command line."""
     given = {name: getattr(words, name) for name in ("clients", "samples", "batch_size")}
     changed = replace(setting, **{name: number for name, number in given.items() if number is not None})
     share = changed.clients * changed.samples / (setting.clients * setting.samples)
@@ -106,7 +106,7 @@ def resized(setting: Setting, words: argparse.Namespace) -> Setting:
 
 
 def too_large(setting: Setting) -> str:
-    """Why a setting is left out: its rows alone, twice, would not fit into the memory that is free."""
+    """Return why a setting is skipped: two copies of its rows exceed the free memory; empty if they fit."""
     columns = {"LeNet": 62_006, "ResNet18": 11_173_962}[setting.network]
     needed = 2 * 4 * columns * setting.clients
     (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
@@ -133,7 +133,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def add(table: Table, found: dict[str, Any]) -> None:
-    """A row of the table."""
+    """Add a row to the table."""
     predicted = found["predicted"]
     total = sum(predicted.values())
     megabytes = [predicted["rows"], predicted["data"], predicted["work"], predicted["links"], total, found["grown"]]

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def row(found: Sequence[dict[str, Any]]) -> list[str]:
-    """What the processes of a run measured, as text.
+    """Format the measurements of a run's processes as cells of a row.
 
     Args:
         found: of each process, the first one first.
@@ -62,7 +62,7 @@ def row(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", choices=SYSTEMS, default="afind", help="%(default)s")
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], metavar="N", help="%(default)s")

@@ -1,5 +1,4 @@
-"""How long a report takes to make, how large its page is, until when a browser is busy with it, and how long a step of
-its slider takes.
+"""Times of making a report, the size of its page, the time until a browser is idle, and times of a step of its slider.
 
     python scripts/bench_report.py                                           # 6 runs, 100 rounds, 100 clients
     python scripts/bench_report.py --methods 1 --links 10 --only-page        # 10 neighbours of each client
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def opened_tab(page: Path) -> Iterator[tuple[Any, Any]]:
-    """The page in a browser, when it can be used, and a session that counts; both None where there is no browser."""
+    """Open the page in a browser until it is usable; yield it and a counting session, or None without a browser."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None or find_spec("playwright") is None:
         yield None, None
@@ -108,7 +107,7 @@ def opened_tab(page: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def opened(page: Path) -> str:
-    """What it takes until the page can be used: seconds of the main thread, elements, the heap, the first paint."""
+    """Measure the page until it is usable: seconds of the main thread, elements, heap, and first paint."""
     with opened_tab(page) as (tab, session):
         if tab is None:
             return NOT_TIMED
@@ -120,7 +119,7 @@ def opened(page: Path) -> str:
 
 
 def step_of_slider(page: Path, with_table: bool) -> str:
-    """Median milliseconds of a step until it has been painted, and the least."""
+    """Measure the median and least milliseconds of a step of the slider until it is painted."""
     with opened_tab(page) as (tab, _):
         if tab is None:
             return NOT_TIMED
@@ -133,7 +132,7 @@ def step_of_slider(page: Path, with_table: bool) -> str:
 
 
 def timed(words: Sequence[str]) -> str:
-    """Seconds of `dfl-report` in a process of its own, and processor seconds, which depend less on other processes."""
+    """Time `dfl-report` in a process of its own: seconds, and CPU seconds, which depend less on other processes."""
     began, spent = time.perf_counter(), spent_by_children()
     code = "import sys; from dfl_lightning.bench.report.command import main; sys.exit(main())"
     subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
@@ -141,13 +140,13 @@ def timed(words: Sequence[str]) -> str:
 
 
 def spent_by_children() -> float:
-    """Processor seconds of all processes that this one has started and that have ended."""
+    """Return the CPU seconds of all ended child processes."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def write_run(folder: Path, method: int, seed: int, words: argparse.Namespace) -> Path:
-    """A run folder with everything that the page shows."""
+    """Write a run folder with everything that the page shows."""
     rounds, clients, links = words.rounds, words.clients, words.links
     rng = np.random.default_rng([method, seed])
     folder.mkdir(parents=True)

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     systems = "\n".join(f"  {name:10} {system.what}" for name, system in SYSTEMS.items())
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=f"systems:\n{systems}", formatter_class=argparse.RawDescriptionHelpFormatter
@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def guess(clients: int, rounds: int, lenet: bool = False) -> float:
-    """Seconds of a cell on a quiet core, more or less: loading, and a part a client.
+    """Estimate the seconds of a cell on a quiet core: loading, and a part for each client.
 
     Examples:
         >>> round(guess(100, 2)), round(guess(10_000, 2))
@@ -107,7 +107,7 @@ def guess(clients: int, rounds: int, lenet: bool = False) -> float:
 
 
 def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What was measured, or under `obstacle` why nothing was."""
+    """Measure a cell; if that fails, `obstacle` says why."""
     asked = {"system": system, "clients": clients}
     given_up = [
         other for other in before if other["system"] == system and "obstacle" in other and other["clients"] <= clients
@@ -123,14 +123,14 @@ def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[
 
 
 def told(found: dict[str, Any]) -> str:
-    """A cell in a line."""
+    """Describe a cell in a line."""
     if "obstacle" in found:
         return str(found["obstacle"])
     return f"{found['seconds']['wall']:.3g} s a round, {found['grown'] / 1e6:.0f} MB, {found['setup']:.3g} s before"
 
 
 def exponent(before: tuple[float, float], now: tuple[float, float]) -> float:
-    """How something grows between two sizes, (size, number) each: 1 is linear, 2 quadratic; NaN if either is not > 0.
+    """Compute the exponent of growth between two (size, number): 1 is linear, 2 quadratic; NaN if either is not > 0.
 
     Examples:
         >>> exponent((100, 3.0), (1000, 300.0))
@@ -142,7 +142,7 @@ def exponent(before: tuple[float, float], now: tuple[float, float]) -> float:
 
 
 def growth(cells: Sequence[dict[str, Any]], number: str) -> list[str]:
-    """For each cell the exponent since the one before it of the same system, as text; empty where there is none.
+    """Format for each cell the exponent since the cell before of the same system; empty if there is none.
 
     Args:
         cells: with `system`, `clients` and the number, or without it.
@@ -164,7 +164,7 @@ def growth(cells: Sequence[dict[str, Any]], number: str) -> list[str]:
 
 
 def times_table(cells: Sequence[dict[str, Any]], threads: int) -> Table:
-    """Seconds of a round by verb, and the exponents of the whole and of its parts."""
+    """Make a table of the seconds of a round by verb, with exponents of the whole and its parts."""
     parts = (*VERBS, "rest")
     ratios = [f"{cell['ratio']:.2f}" if "ratio" in cell else "" for cell in cells]
     columns = ["system", "clients", "s/round", *parts, "ms/client", "growth", *(f"{part} growth" for part in parts)]
@@ -194,9 +194,9 @@ def times_table(cells: Sequence[dict[str, Any]], threads: int) -> Table:
 
 
 def memory_table(cells: Sequence[dict[str, Any]]) -> Table:
-    """Megabytes, predicted and measured."""
+    """Make a table of predicted and measured megabytes."""
     columns = ["system", "clients", "predicted", "measured", "growth", "kB/client", "s before the first round"]
-    table = Table("Memory: MB beside the loaded process", columns, numbers=list(cells))
+    table = Table("Memory: MB in addition to the loaded process", columns, numbers=list(cells))
     grown = growth(cells, "grown")
     for place, cell in enumerate(cells):
         name = [cell["system"], f"{cell['clients']:,}"]
@@ -211,7 +211,7 @@ def memory_table(cells: Sequence[dict[str, Any]]) -> Table:
 
 
 def save(folder: Path, words: argparse.Namespace, tables: dict[str, Table]) -> None:
-    """The Markdown, JSON and picture of what there is so far."""
+    """Write the Markdown, JSON and picture of the cells so far."""
     folder.mkdir(parents=True, exist_ok=True)
     where = machine("cpu")
     head = f"# Scale benchmark\n\n{where['processor']}, {where['cores']} cores, torch {where['torch']}. "
@@ -227,7 +227,7 @@ def save(folder: Path, words: argparse.Namespace, tables: dict[str, Table]) -> N
 
 def _folder(text: str) -> str:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+        raise argparse.ArgumentTypeError(f"the folder {text} does not exist")
     return str(Path(text).resolve())
 
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def seconds(checkout: str, arguments: Sequence[str], folder: str) -> float:
-    """Of the processor, of one command with one thread."""
+    """Measure the CPU seconds of one command with one thread."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-c", START.format(str(Path(checkout).absolute())), *arguments],
@@ -56,7 +56,7 @@ def seconds(checkout: str, arguments: Sequence[str], folder: str) -> float:
 
 
 def table(checkouts: Sequence[str], taken: dict[tuple[str, str], list[float]]) -> Table:
-    """Medians, and the first checkout's seconds over those of the last.
+    """Make a table of medians, and the ratio of the first checkout's seconds to those of the last.
 
     Examples:
         >>> taken = {("a", "--help"): [0.2, 0.2, 0.4], ("b", "--help"): [0.1, 0.1, 0.1]}
@@ -78,7 +78,7 @@ def table(checkouts: Sequence[str], taken: dict[tuple[str, str], list[float]]) -
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", metavar="CHECKOUT", default=["."], help="one or two; default: this one")
     parser.add_argument("--turns", type=int, default=3, metavar="N", help="of each command (%(default)s)")

@@ -104,14 +104,14 @@ def main() -> None:
 
 
 def commands(comparison: str) -> dict[str, list[str]]:
-    """The words after `dfl-fit` of each row."""
+    """Return the arguments of `dfl-fit` of each row."""
     if comparison == "toy":
         return {name: toy.command(name) for name in toy.METHODS}
     return {name: ["--config", comparison, *options.split()] for name, options in VARIANTS[comparison].items()}
 
 
 def one(argv: list[str], seed: int, out: Path) -> dict[str, Any]:
-    """One run's summary.json, its seconds and its folder."""
+    """Run one command; return the content of summary.json, the seconds and the folder."""
     argv = [*argv, "--seed_everything", str(seed), "--trainer.default_root_dir", str(out)]
     before = set(out.rglob("summary.json"))
     printed, started = io.StringIO(), time.perf_counter()
@@ -124,7 +124,7 @@ def one(argv: list[str], seed: int, out: Path) -> dict[str, Any]:
 
 
 def cells(summaries: list[dict[str, Any]]) -> dict[str, str]:
-    """A row's cells by column, from the summaries of its seeds."""
+    """Format a row's cells by column, from the summaries of its seeds."""
     row = {title: spread([s["test_accuracy"].get(key) for s in summaries]) for key, title in MEASURES.items()}
     row["models received"] = f"{statistics.mean(s['received_per_client']['models'] for s in summaries):.0f}"
     row["seconds"] = f"{statistics.median(s['wall'] for s in summaries):.0f}"

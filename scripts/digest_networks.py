@@ -16,13 +16,13 @@ class Normed(nn.Module):
         self.head = nn.Linear(6 * 16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 1, 8, 8] -> scores [B, 10]."""
+        """Compute scores [B, 10] of images [B, 1, 8, 8]."""
         scores: Tensor = self.head(self.features(x).flatten(1))
         return scores
 
 
 class Varied(nn.Module):
-    """Layers of other kinds, one of which has no rule of its own, a residual, and no dropout."""
+    """Layers of other kinds, one without a rule of its own, a residual, and no dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Varied(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(27), nn.Linear(27, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, 1, 8, 8] -> scores [B, 10]."""
+        """Compute scores [B, 10] of images [B, 1, 8, 8]."""
         x = torch.relu(self.first(x))
         scores: Tensor = self.head(self.last(x + self.middle(x)))
         return scores

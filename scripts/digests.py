@@ -46,17 +46,17 @@ DOWN = ["--dropout", "Bernoulli", "--dropout.rate", "0.4"]
 
 
 def _network(name: str) -> list[str]:
-    """Words that choose one of `digest_networks.py`, and batches of which an epoch's last one is smaller."""
+    """Return the options for a network of `digest_networks.py`, and for epochs whose last batch is smaller."""
     return ["--model.network", f"{NETWORKS.stem}.{name}", "--model.batch_size", "7"]
 
 
 def _small(config: str) -> list[str]:
-    """Words that make a run of a config a short one."""
+    """Return the options that shorten a run of a config."""
     return [*SMALL, *OWN.get(config, ["--model.network.hidden", "[12]"])]
 
 
 RUNS: dict[str, list[list[str]]] = {
-    # each a few commands, one after the other; a later one goes on where the one before has ended
+    # Each run is a list of commands; a later command continues the run of the one before.
     "double precision": [["--config", "afind", "--trainer.precision", "64-true"]],
     "dropout": [["--config", "afind", *DOWN]],
     "dropout, Stale": [["--config", "fdms", "--substitution", "Stale"]],
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def runs() -> dict[str, list[list[str]]]:
-    """The commands of each run: every shipped config, and whatever else takes another way through the library."""
+    """Return the commands of each run: every shipped config, and runs that use other parts of the library."""
     return {**{name: [["--config", name]] for name in shipped("configs")}, **RUNS}
 
 
@@ -123,7 +123,7 @@ def run_all(folder: Path, only: list[str] | None) -> int:
 
 
 def _fit(place: Path, words: list[str]) -> None:
-    """`dfl-fit` in a process of its own, from outside: a move of modules does not touch it."""
+    """Run `dfl-fit` in a process of its own, so that moved modules do not matter."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(FOLDER / "fit.py"), *words]
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
@@ -132,7 +132,7 @@ def _fit(place: Path, words: list[str]) -> None:
 
 
 def what_is_left(place: Path) -> dict[str, Any]:
-    """Everything of a run that must not change, by file."""
+    """Read everything of a run that must not change, by file."""
     (folder,) = place.glob("out/*/*")
     left = result(folder)
     checkpoint, summary = left["last.ckpt"], left["summary.json"]
@@ -146,7 +146,7 @@ def what_is_left(place: Path) -> dict[str, Any]:
 
 
 def digest(place: Path) -> str:
-    """A short digest of all bits that a run has left."""
+    """Compute a short digest of all bits of a run's results."""
     sha = hashlib.sha256()
     for where, value in parts(what_is_left(place)):
         sha.update(f"{where} {value.dtype}{value.shape} ".encode() + value.tobytes())
@@ -154,7 +154,7 @@ def digest(place: Path) -> str:
 
 
 def parts(content: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays and other values of a nested content, in the order of their names."""
+    """List the arrays and other values of a nested content, in the order of their names."""
     if isinstance(content, dict):
         for key in sorted(set(content) - set(TIMES), key=str):
             yield from parts(content[key], f"{where}/{key}")
@@ -167,7 +167,7 @@ def parts(content: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _number(word: Any) -> Any:
-    """What a cell of a table says."""
+    """Convert a cell of a table to a number if it is one."""
     with suppress(TypeError, ValueError):
         return float(word)
     return str(word)  # the bytes of an array of objects are addresses
@@ -186,7 +186,7 @@ def compare_all(one: Path, other: Path) -> int:
 
 
 def differs(one: Path, other: Path) -> Iterator[str]:
-    """Where two runs differ, a few words each."""
+    """List the differences of two runs, in a few words each."""
     if not (one.is_dir() and other.is_dir()):
         yield "in one of them only"
         return
@@ -201,7 +201,7 @@ def differs(one: Path, other: Path) -> Iterator[str]:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> str:
-    """How far apart two arrays are, relative to the largest number."""
+    """Describe the distance of two arrays, relative to the largest number."""
     if not np.issubdtype(a.dtype, np.floating):
         return "differs"
     largest = max(float(np.nanmax(np.abs(a))), 1e-300)

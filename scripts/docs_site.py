@@ -1,4 +1,4 @@
-"""What the documentation site has beside the pages in docs/: README as its start, the reference, and the notebook.
+"""Pages of the documentation site in addition to docs/: README as its start, the reference, and the notebook.
 
 A hook of mkdocs (`mkdocs.yml`). The reference of the configuration comes from the classes that a config names, that of
 Python from docstrings, so that neither can say something else than the code.
@@ -55,12 +55,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to the notebook lead to its page."""
+    """Replace links to the notebook by links to its page."""
     return markdown.replace(f"]({NOTEBOOK})", f"]({NOTEBOOK.replace('.ipynb', '.md')})")
 
 
 def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
-    """A notebook as a page, with what its cells show, and its pictures by the names of their files.
+    """Convert a notebook to a page with the outputs of its cells, and its pictures by file name.
 
     Args:
         notebook: of nbformat 4.
@@ -85,7 +85,7 @@ def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
 
 
 def page_of(text: str) -> str:
-    """A page of the top of the checkout, with links as they are on the site."""
+    """Adapt the links of a page from the top of the checkout to the site."""
     text = re.sub(r"\]\(docs/", "](", text)
     for source, place in MOVED.items():
         text = text.replace(f"]({source}", f"]({place}")
@@ -93,7 +93,7 @@ def page_of(text: str) -> str:
 
 
 def python_page(name: str, content: list[str]) -> str:
-    """What mkdocstrings makes a page of: each public name by itself."""
+    """Write the source of a page for mkdocstrings: each public name by itself."""
     lines = [f"# {name if name == 'dfl_lightning' else f'dfl_lightning.{name}'}", ""]
     for path in content:
         lines += [f"::: dfl_lightning.{found}\n" for found in _public(path)]
@@ -101,7 +101,7 @@ def python_page(name: str, content: list[str]) -> str:
 
 
 def _public(path: str) -> Iterator[str]:
-    """A class or function itself; of a package all that it exports, by the path that users import."""
+    """List a class or function itself, or all exports of a package, by the path that users import."""
     if path.rpartition(".")[2][0].isupper() or "read_" in path:
         yield path
         return
@@ -114,7 +114,7 @@ def _public(path: str) -> Iterator[str]:
 
 
 def configuration_page() -> str:
-    """Every key of a config, with what it takes, its default and its meaning."""
+    """Write the page of all keys of a config, with type, default and meaning."""
     from dfl_lightning.cli.arguments import SECTIONS
     from dfl_lightning.cli.classes.registry import GROUPS, first_line, parameters_of, shipped_classes
     from dfl_lightning.cli.help.options import descriptions, options_of
@@ -152,7 +152,7 @@ def configuration_page() -> str:
 
 
 def _linked(key: str) -> str:
-    """A top-level key, with a link to its section where it has one."""
+    """Format a top-level key, with a link to its section if it has one."""
     return f"`{key}`" if key in ("seed_everything", "engine") else f"[`{key}`](#{key})"
 
 

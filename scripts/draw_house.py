@@ -41,7 +41,7 @@ SIZES = ((20, "20 or more", 8.0), (5, "5 to 19", 5.5), (1, "1 to 4", 3.5))
 
 
 def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
-    """The imports that lead from a room to another: by (importing, imported), sentences `FILE imports MODULE`."""
+    """Find the imports between rooms: by (importing, imported), sentences `FILE imports MODULE`."""
     found: dict[tuple[str, str], list[str]] = {}
     for path in sorted(package.rglob("*.py")):
         file = path.relative_to(package)
@@ -61,20 +61,20 @@ def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
 
 
 def what(package: Path, room: str) -> str:
-    """The first line of a room's documentation."""
+    """Read the first line of a room's documentation."""
     path = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0].rstrip(".")
 
 
 def lines_of(package: Path, room: str) -> int:
-    """Lines of Python in a room."""
+    """Count the lines of Python in a room."""
     files = (package / room).rglob("*.py") if (package / room).is_dir() else [package / f"{room}.py"]
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
 
 
 def picture(package: Path = PACKAGE) -> str:
-    """The picture, as SVG."""
+    """Draw the picture, as SVG."""
     arrows, order = imports(package), ORDER
     width, height = LEFT + STEP * len(order) + 60, TOP + ROW * len(order) + 20
     parts = [

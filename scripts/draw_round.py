@@ -99,7 +99,7 @@ PANELS = [
 def text(
     x: float, y: float, words: str, fill: str = INK, size: int = 12, weight: int = 400, anchor: str = "middle"
 ) -> str:
-    """A line of text, centred at x."""
+    """Draw a line of text, centred at x."""
     return (
         f'<text x="{x:.0f}" y="{y:.0f}" fill="{fill}" font-size="{size}" font-weight="{weight}" '
         f'text-anchor="{anchor}">{escape(words)}</text>'
@@ -107,26 +107,26 @@ def text(
 
 
 def place(panel: int, neighbour: str) -> tuple[float, float]:
-    """Where a neighbour stands: on a half circle above client i."""
+    """Return a neighbour's position, on a half circle above client i."""
     angle = math.pi * (1.04 - 0.27 * "abcde".index(neighbour))
     x, y = centre(panel)
     return x + 56 * math.cos(angle), y - 56 * math.sin(angle)
 
 
 def centre(panel: int) -> tuple[float, float]:
-    """Where client i stands."""
+    """Return the position of client i."""
     return WIDTH * panel + WIDTH / 2, TOP + 104
 
 
 def node(x: float, y: float, name: str, fill: str, down: bool) -> list[str]:
-    """A client: a disc with its name, hollow where it has dropped out."""
+    """Draw a client: a disc with its name, hollow if it has dropped out."""
     disc = f'<circle cx="{x:.0f}" cy="{y:.0f}" r="11" fill="{"#ffffff" if down else fill}" stroke="{fill}"'
     disc += ' stroke-dasharray="3 2"/>' if down else "/>"
     return [disc, text(x, y + 4, name, GREY if down else "#ffffff", 12, 600)]
 
 
 def panel_of(number: int, panel: Panel) -> list[str]:
-    """One step."""
+    """Draw one step."""
     x, y = centre(number)
     parts = [text(x, TOP - 6, f"{number + 1}. {panel.title}", weight=600)]
     for neighbour, label in panel.links.items():
@@ -138,9 +138,9 @@ def panel_of(number: int, panel: Panel) -> list[str]:
             f'marker-end="url(#{panel.colour[1:]})"{" stroke-dasharray=" + chr(34) + "4 3" + chr(34) if down else ""}/>'
         )
         if label:
-            beside = -13 if a < x - 9 else 13 if a > x + 9 else 0
+            offset = -13 if a < x - 9 else 13 if a > x + 9 else 0
             above = neighbour in "bcd"
-            parts.append(text(a + beside * above, b - 13 if above else b + 24, label, panel.colour, 11))
+            parts.append(text(a + offset * above, b - 13 if above else b + 24, label, panel.colour, 11))
     for neighbour in "abcde":
         parts += node(*place(number, neighbour), neighbour, INK, neighbour in panel.down)
     if panel.stands_in:
@@ -163,7 +163,7 @@ def panel_of(number: int, panel: Panel) -> list[str]:
 
 
 def picture() -> str:
-    """The picture, as SVG."""
+    """Draw the picture, as SVG."""
     width, height = WIDTH * len(PANELS), TOP + HEIGHT - 40
     heads = [
         f'<marker id="{colour[1:]}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" markerHeight="5" orient="auto">'

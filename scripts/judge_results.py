@@ -62,7 +62,7 @@ def judged(page: str, numbers: str) -> tuple[str, str]:
 
     Args:
         page: Markdown with the table, its differences and its notes.
-        numbers: the CSV beside it.
+        numbers: the CSV of the same table.
 
     Raises:
         ValueError: another row than the page's has the best mean, or the page has no such table.
@@ -147,7 +147,7 @@ def _marked(line: str, columns: list[str], rivals: dict[Place, Rival]) -> str:
 
 
 def _is_percent(column: str, columns: list[str], table: list[str], lines: Lines) -> bool:
-    """Whether all numbers of a column have two decimals."""
+    """Return True if all numbers of a column have two decimals."""
     for line in table:
         row, *texts = (cell.strip() for cell in line.strip().strip("|").split("|"))
         numbers = lines[row, column]

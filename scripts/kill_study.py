@@ -6,7 +6,7 @@
 
 A small study of four cells, two at a time, is started again and again. Each time the study's process, that of one of
 its cells, or the server of which these are forks, gets SIGKILL, SIGTERM or SIGINT, after a random number of rounds or
-of seconds. A cell that was ended is started again by its study; one whose server was ended goes on. In the end the
+of seconds. A cell that was ended is started again by its study; one whose server was ended continues. In the end the
 tables, and all that the runs have left but times, must be those of a study left alone, to the last bit; no kill
 may cost a cell more rounds than there are between two checkpoints, and the study must say in one sentence why it has
 ended. The exit code is 1 if anything of that is not so. Needs Linux.
@@ -82,7 +82,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Setting:
-    """How studies are run.
+    """Setting of the studies.
 
     Attributes:
         rounds: of a cell; also those of all cells between two kills, at most.
@@ -99,7 +99,7 @@ class Setting:
 
 @dataclass
 class Found:
-    """What came of a study.
+    """Result of a study.
 
     Attributes:
         kills: of it and of its cells.
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--columns", type=int, default=2, choices=(1, 2), help="of two cells each; default 2")
     parser.add_argument("--devices", type=int, default=1, choices=(1, 2), help="processes of a cell; default 1")
     parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
-    parser.add_argument("--cold", action="store_true", help="start new Pythons in the place of forks: slower")
+    parser.add_argument("--cold", action="store_true", help="start new Pythons instead of forks: slower")
     words = parser.parse_args(argv)
     if not PROC.is_dir():
         print("kill_study: there is no /proc here; run it on Linux", file=sys.stderr)
@@ -162,7 +162,7 @@ def load_study() -> None:
 
 # --- one study --------------------------------------------------------------------------------------------------------
 def start(folder: Path, setting: Setting, *words: str) -> Run:
-    """`dfl-study` in a folder."""
+    """Start `dfl-study` in a folder."""
     folder.mkdir(exist_ok=True)
     text = STUDY.replace("ROUNDS", str(setting.rounds)).replace("DEVICES", str(setting.devices))
     text = text.replace("SECOND\n", f"{SECOND}\n" * (setting.columns > 1))
@@ -171,7 +171,7 @@ def start(folder: Path, setting: Setting, *words: str) -> Run:
 
 
 def leave_alone(folder: Path, setting: Setting) -> float:
-    """A study left alone.
+    """Run a study without interruption.
 
     Returns:
         Its seconds.
@@ -227,7 +227,7 @@ def end_again_and_again(folder: Path, draw: random.Random, most: int, setting: S
 
 
 def wait_for_a_moment(study: Run, folder: Path, draw: random.Random, setting: Setting) -> bool:
-    """Some rounds more of all cells, or some seconds, which may be while everything starts.
+    """Wait for some more rounds of all cells, or for some seconds, which may end while everything starts.
 
     Returns:
         Whether the study is there still.
@@ -271,7 +271,7 @@ def end_the_server(study: Run, signum: signal.Signals) -> Iterator[Kill]:
 
 
 def log_of(pid: int) -> Path | None:
-    """The file that a cell prints into; None where it has just ended, or begun."""
+    """Return the file that a cell prints into; None if it has just ended, or begun."""
     try:
         log = Path(os.readlink(PROC / str(pid) / "fd" / "1"))
     except OSError:
@@ -280,17 +280,17 @@ def log_of(pid: int) -> Path | None:
 
 
 def runs(folder: Path) -> list[Path]:
-    """The run folders of all cells."""
+    """List the run folders of all cells."""
     return sorted(folder.glob("studies/ended/cells/*/run/*"))
 
 
 def rounds_lost(run: Path) -> int:
-    """Rounds that were done and are in no checkpoint; a saved round that waits for its evaluation has no row yet."""
+    """Count rounds that are in no checkpoint; a saved round that waits for its evaluation has no row yet."""
     return max(0, rounds_written(run) - rounds_saved(run / "checkpoints" / "last.ckpt"))
 
 
 def wait_for_the_cells(folder: Path) -> None:
-    """Cells end by themselves when their study is gone, after they have saved."""
+    """Wait until cells whose study is gone have saved and ended by themselves."""
     end = time.monotonic() + PATIENCE
     while any(is_locked(cell) for cell in folder.glob("studies/ended/cells/*")):
         if time.monotonic() > end:
@@ -299,7 +299,7 @@ def wait_for_the_cells(folder: Path) -> None:
 
 
 def judge(study: Run, signum: signal.Signals) -> Iterator[str]:
-    """What is wrong with how a study has ended."""
+    """List what is wrong with the end of a study."""
     if study.code not in CODES[signum]:
         yield f"{signum.name}: exit code {study.code}: {study.said[-500:]}"
     sentences = [line for line in study.said.splitlines() if re.match("dfl-study: (?!note: )", line)]
@@ -312,7 +312,7 @@ def judge(study: Run, signum: signal.Signals) -> Iterator[str]:
 
 # --- the end ----------------------------------------------------------------------------------------------------------
 def compare(folder: Path, reference: Path, setting: Setting) -> Iterator[str]:
-    """Where the tables differ, and anything that the runs have left."""
+    """List the differences of the tables and of everything that the runs have written."""
     for words in (["--format", "csv"], []):
         printed, wanted = (table(place, setting, *words) for place in (folder, reference))
         if printed != wanted:
@@ -327,7 +327,7 @@ def compare(folder: Path, reference: Path, setting: Setting) -> Iterator[str]:
 
 
 def table(folder: Path, setting: Setting, *words: str) -> str:
-    """What `dfl-study table` prints, without when it was made and how long the cells took.
+    """Return the output of `dfl-study table`, without the date and the durations of cells.
 
     Raises:
         RuntimeError: it prints none.
@@ -342,13 +342,13 @@ def table(folder: Path, setting: Setting, *words: str) -> str:
 
 # --- what is printed --------------------------------------------------------------------------------------------------
 def describe(found: Found) -> str:
-    """A line about a study."""
+    """Describe a study in a line."""
     kills = ", ".join(f"{kill.signum.name} of the {kill.target} ({kill.lost} lost)" for kill in found.kills)
     return f"{kills or 'no kills'}: {'; '.join(found.wrong) or 'identical'}"
 
 
 def table_of(all_found: Sequence[Found]) -> Table:
-    """By target and signal."""
+    """Make a table by target and signal."""
     kills = [kill for found in all_found for kill in found.kills]
     made = Table("Studies that were ended and started again", ["ended", "by", "kills", "rounds lost"])
     for target, signum in sorted({(kill.target, kill.signum) for kill in kills}):
@@ -356,7 +356,7 @@ def table_of(all_found: Sequence[Found]) -> Table:
         made.rows.append([target, signum.name, str(len(lost)), str(max(lost))])
     same = sum(not found.wrong for found in all_found)
     made.notes += [
-        f"{len(kills)} kills of {len(all_found)} studies, of which {same} ended as the one that was left alone",
+        f"{len(kills)} kills of {len(all_found)} studies; {same} ended as the one that was left alone",
         f"rounds lost: at most, of {EVERY} between checkpoints",
     ]
     return made

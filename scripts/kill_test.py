@@ -7,7 +7,7 @@
 A case starts `dfl-fit` on a small federation, waits for a random moment of the run, and ends it: by SIGTERM, Ctrl-C
 (SIGINT to all processes, as a terminal sends it), SIGKILL, or a disk that is full from that moment on (a limit on the
 size of files, so that writes fail). With two processes the signal goes to the first or to the other one. Then the run
-goes on from its last checkpoint, or starts again where there is none yet. In the end every bit of the last checkpoint
+continues from its last checkpoint, or starts again if there is none yet. In the end every bit of the last checkpoint
 (models, EarlyStopping, all other callbacks), every row of metrics.csv but its seconds, the arrays and the summary must
 be what they are without an interruption; the exit code and the one sentence must be right; no process may stay, and no
 round may be lost but those since the last checkpoint. The exit code is 1 if anything of that is not so. Needs Linux.
@@ -106,7 +106,7 @@ class Case:
 
 @dataclass
 class Found:
-    """What came of a case."""
+    """Result of a case."""
 
     case: Case
     code: int | None = None
@@ -159,19 +159,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Make the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=50, metavar="N", help="cases, the ways in turn; default 50")
     parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
     parser.add_argument("--case", type=int, metavar="K", help="this one of the cases only")
     parser.add_argument("--devices", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="processes of a run")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY", help=f"of {list(WAYS)}")
-    parser.add_argument("--cold", action="store_true", help="start new Pythons in the place of forks: slower")
+    parser.add_argument("--cold", action="store_true", help="start new Pythons instead of forks: slower")
     return parser
 
 
 def make_case(seed: int, number: int, ways: Sequence[tuple[int, str]]) -> Case:
-    """Case `number`: the same for the same seed and ways."""
+    """Draw case `number`, the same for the same seed and ways."""
     draw = random.Random(f"{seed} {number}")
     devices, way = ways[number % len(ways)]
     return Case(number, devices, way, draw.random(), draw.uniform(0, 0.3), draw.choice([0.0, 0.01, 0.5, 0.9]))
@@ -179,14 +179,14 @@ def make_case(seed: int, number: int, ways: Sequence[tuple[int, str]]) -> Case:
 
 # --- one case ---------------------------------------------------------------------------------------------------------
 def start(folder: Path, devices: int, cold: bool, *more: str) -> Run:
-    """`dfl-fit` in the folder of a case."""
+    """Start `dfl-fit` in the folder of a case."""
     folder.mkdir(exist_ok=True)
     (folder / "small.yaml").write_text(CONFIG, encoding="utf-8")
     return Run(["--config", "small.yaml", "--trainer.devices", str(devices), *more], folder, cold)
 
 
 def make_reference(folder: Path, devices: int, cold: bool) -> Reference:
-    """A run that is left alone.
+    """Make a run without interruption.
 
     Raises:
         RuntimeError: it does not end well.
@@ -243,7 +243,7 @@ def strike(run: Run, way: Way, limit: int) -> None:
 
 
 def judge(run: Run, way: Way, seconds: float) -> Iterator[str]:
-    """What is wrong with how a run has ended."""
+    """List what is wrong with the end of a run."""
     if seconds > LONGEST and run.code != 0:
         yield f"processes are there after {seconds:.0f} s"
     if run.code != 0 and run.code not in way.codes:
@@ -257,7 +257,7 @@ def judge(run: Run, way: Way, seconds: float) -> Iterator[str]:
 
 
 def resume(case: Case, folder: Path, made: Path | None, cold: bool) -> Iterator[str]:
-    """Go on from the last checkpoint, from the one before where the message offers it, or start again."""
+    """Continue from the last checkpoint, from the one before if the message offers it, or start again."""
     more = [] if made is None else ["--ckpt_path", str((made / LAST).relative_to(folder))]
     run = start(folder, case.devices, cold, *more)
     run.wait()
@@ -270,7 +270,7 @@ def resume(case: Case, folder: Path, made: Path | None, cold: bool) -> Iterator[
 
 # --- what is printed --------------------------------------------------------------------------------------------------
 def describe(found: Found) -> str:
-    """A line about a case."""
+    """Describe a case in a line."""
     case = found.case
     left = "was over already" if found.code == 0 else f"exit code {found.code}, gone after {found.seconds:.1f} s"
     end = "; ".join(found.wrong) or "identical"
@@ -281,7 +281,7 @@ def describe(found: Found) -> str:
 
 
 def table(found: Sequence[Found], references: dict[int, Reference]) -> Table:
-    """By way."""
+    """Make a table by way of ending."""
     columns = ["processes", "ended by", "moments", "was over", "exit codes", "identical", "rounds lost", "seconds"]
     made = Table("Runs that were ended and resumed", columns)
     for devices, way in dict.fromkeys((one.case.devices, one.case.way) for one in found):

@@ -27,14 +27,14 @@ def main() -> int:
 
 
 def with_list(page: str) -> str:
-    """The page with today's list in the place of the one that it has."""
+    """Replace the list of the page by the current one."""
     before, rest = page.split(START)
     _, after = rest.split(END)
     return f"{before}{START}\n{listed()}\n\n{END}{after}"
 
 
 def listed() -> str:
-    """Three tables: what hooks read and set, what follows from it, and what a round can do."""
+    """Format three tables: fields that hooks read and set, values that follow from them, and verbs of a round."""
     return "\n".join(
         [
             *_table("field, in the order of the steps", fields()),
@@ -47,18 +47,18 @@ def listed() -> str:
 
 
 def fields() -> dict[str, str]:
-    """What the docstring of the class says of each field."""
+    """Read the description of each field from the docstring of the class."""
     told = _told(inspect.getdoc(Round) or "")
     return {f"`{field.name}`": told[field.name] for field in dataclasses.fields(Round)}
 
 
 def values() -> dict[str, str]:
-    """The first line of each property."""
+    """Read the first line of each property."""
     return {f"`{name}`": _first(made.fget) for name, made in vars(Round).items() if _is_public(name, made, property)}
 
 
 def verbs() -> dict[str, str]:
-    """How each method is called, and its first line."""
+    """Read the call and the first line of each method."""
     found = {name: made for name, made in vars(Round).items() if _is_public(name, made, type(main))}
     return {f"`{name}{_arguments(made)}`": _first(made) for name, made in found.items()}
 
@@ -68,7 +68,7 @@ def _is_public(name: str, made: object, kind: type) -> bool:
 
 
 def _arguments(method: Callable[..., object]) -> str:
-    """Its arguments in brackets, without their types."""
+    """Format a method's arguments in brackets, without their types."""
     signature = inspect.signature(method)
     plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
     told = str(signature.replace(parameters=plain[1:], return_annotation=inspect.Signature.empty))
@@ -76,7 +76,7 @@ def _arguments(method: Callable[..., object]) -> str:
 
 
 def _told(docstring: str) -> dict[str, str]:
-    """What stands behind each name under `Args` and `Attributes`, on one line."""
+    """Read the text of each name under `Args` and `Attributes`, on one line."""
     told: dict[str, str] = {}
     for line in docstring.splitlines():
         entry = re.match(r"    (\w+): (.*)", line)

@@ -20,7 +20,7 @@ REFERENCES = ROOT / "tests" / "helpers" / "plain"
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """What each file holds, by method."""
+    """Compute the content of each file, by method."""
     helpers = str(REFERENCES.parent)
     if helpers not in sys.path:
         sys.path.insert(0, helpers)
@@ -30,7 +30,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def text(document: dict[str, Any]) -> str:
-    """JSON with a line for each row of numbers."""
+    """Format JSON with a line for each row of numbers."""
     return _lines(document, 0) + "\n"
 
 

@@ -74,7 +74,7 @@ def is_text(source: str) -> bool:
 
 
 def cell(source: str, names: dict[str, Any], number: int) -> Any:
-    """A cell with its outputs."""
+    """Make a cell with its outputs."""
     about = {"id": f"cell-{number}"}
     if is_text(source):
         return nbformat.v4.new_markdown_cell(source, **about)
@@ -86,7 +86,7 @@ def cell(source: str, names: dict[str, Any], number: int) -> Any:
 
 
 def run(source: str, names: dict[str, Any]) -> tuple[str, Any]:
-    """What a cell prints, and the value of its last line."""
+    """Run a cell; return its output and the value of its last line."""
     body = ast.parse(source)
     last = body.body.pop() if isinstance(body.body[-1], ast.Expr) else None
     printed = io.StringIO()
@@ -97,7 +97,7 @@ def run(source: str, names: dict[str, Any]) -> tuple[str, Any]:
 
 
 def shown(value: Any) -> dict[str, str]:
-    """A value as a notebook shows it."""
+    """Format a value as a notebook shows it."""
     if hasattr(value, "to_dict"):
         image = vl_convert.vegalite_to_png(value.to_dict(), scale=1.2)
         return {"image/png": base64.b64encode(image).decode(), "text/plain": "alt.LayerChart(...)"}

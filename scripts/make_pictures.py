@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def trained(folder: Path, words: str) -> Path:
-    """The folder of a command, which is run where it was not yet; `output` is what it printed."""
+    """Run a command unless its folder exists; return the folder, whose file `output` has what it printed."""
     place = folder / words.replace("--", "").replace(" ", "_")
     if not (place / "output").is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def run_in(place: Path) -> Run:
 
 
 def terminal(output: str) -> None:
-    """What the first command prints, as an SVG without fonts from elsewhere."""
+    """Save the output of the first command as an SVG without external fonts."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print("$ dfl-fit --config configs/afind.yaml", highlight=False)
     console.print(f"{output}\n", end="", highlight=False)  # an empty line: rich cuts the feet off the last one
@@ -93,13 +93,13 @@ def save(chart: Any, name: str, **size: int) -> None:
 
 
 def save_small(picture: bytes, name: str) -> None:
-    """A PNG of 128 colours: these pictures have few, and are a third as large then."""
+    """Save a PNG of 128 colours; these pictures have few colours, and become a third as large."""
     with Image.open(io.BytesIO(picture)) as image:
         image.convert("RGB").quantize(128).save(IMAGES / name, optimize=True)
 
 
 def page(file: Path) -> None:
-    """The top of a page in a browser."""
+    """Save a picture of the top of a page in a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -113,7 +113,7 @@ def page(file: Path) -> None:
 
 
 def with_quotation(readme: str, said: list[str]) -> str:
-    """README with what the page says in its only quotation."""
+    """Replace README's only quotation by sentences of the page."""
     found = re.findall(r"(?m)(?:^> .*\n)+", readme)
     assert len(found) == 1, "README has one quotation"
     return readme.replace(found[0], "".join(f"> {line}\n" for line in said))

@@ -28,7 +28,7 @@ class Network(nn.Module):
         self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores [k, 10] of images [k, 1, 28, 28]."""
+        """Compute scores [k, 10] of images [k, 1, 28, 28]."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(F.dropout2d(self.conv2(x), 0.5, self.training), 2))
         x = F.relu(self.fc1(x.flatten(1)))
@@ -37,7 +37,7 @@ class Network(nn.Module):
 
 
 def local_training(network: Network, images: Tensor, labels: Tensor, lr: float) -> None:
-    """Plain SGD over shuffled batches."""
+    """Train by plain SGD over shuffled batches."""
     network.train()
     weights = list(network.parameters())
     for _ in range(EPOCHS):
@@ -49,7 +49,7 @@ def local_training(network: Network, images: Tensor, labels: Tensor, lr: float) 
 
 
 def federation(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Clients in five clusters with two labels each."""
+    """Draw clients in five clusters with two labels each."""
     pairs, clients = torch.randperm(10).view(5, 2), []
     for client in range(CLIENTS):
         own = torch.nonzero(torch.isin(labels, pairs[client // 4])).squeeze(1)
@@ -59,7 +59,7 @@ def federation(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def run(seed: int, lr: float, step: float, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> str:
-    """One run of FedAvg in which all clients take part, as a line of text."""
+    """Run FedAvg with all clients in each round; return a line of text."""
     torch.manual_seed(seed)
     clients, server, network = federation(*train), Network(), Network()
     accuracies, exploded = [], []
@@ -82,7 +82,7 @@ def run(seed: int, lr: float, step: float, train: tuple[Tensor, Tensor], test: t
 
 
 def main() -> None:
-    """Runs of all seeds, one after the other."""
+    """Run all seeds, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", help="the folder with MNIST/raw")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001, 1002, 1003])

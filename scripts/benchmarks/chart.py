@@ -1,4 +1,4 @@
-"""The pictures of what `bench_engine.py` and `bench_scale.py` measured."""
+"""Pictures of the measurements of `bench_engine.py` and `bench_scale.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERB_COLOURS = {"train": "#0072b2", "evaluate": "#009e73", "compare": "#e69f00",
 
 
 def draw(tables: dict[str, Table], path: Path) -> bool:
-    """Bars of the sections `train` and `systems`, as far as they were measured.
+    """Draw bars of the sections `train` and `systems`, if they were measured.
 
     Returns:
         Whether there was anything to draw.
@@ -45,7 +45,7 @@ def _bars(name: str, table: Table) -> int:
 
 
 def _training(axes: Axes, numbers: list[dict[str, Any]]) -> None:
-    """How many times as fast as the plain loop."""
+    """Draw the speed in units of the plain loop."""
     labels = []
     for place, row in enumerate(numbers):
         seconds = {name: statistics.median(values) for name, values in row["seconds_per_sample"].items()}
@@ -66,7 +66,7 @@ def _training(axes: Axes, numbers: list[dict[str, Any]]) -> None:
 
 
 def _systems(axes: Axes, numbers: list[dict[str, Any]]) -> None:
-    """Seconds of a round, by verb."""
+    """Draw the seconds of a round, by verb."""
     labels = []
     for place, row in enumerate(numbers):
         left = 0.0
@@ -84,7 +84,7 @@ def _systems(axes: Axes, numbers: list[dict[str, Any]]) -> None:
 
 
 def draw_scale(cells: list[dict[str, Any]], path: Path) -> bool:
-    """Seconds and megabytes of a round by the number of clients, on logarithmic axes, a line for each system.
+    """Draw seconds and megabytes of a round by the number of clients, on logarithmic axes, a line for each system.
 
     Returns:
         Whether there was anything to draw.
@@ -101,7 +101,7 @@ def draw_scale(cells: list[dict[str, Any]], path: Path) -> bool:
         right.plot(clients, [cell["grown"] / 1e6 for cell in its], **line)
     for axes, what in (
         (left, "seconds of a round"),
-        (right, "MB beside the loaded process"),
+        (right, "MB in addition to the loaded process"),
     ):
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -66,11 +66,11 @@ class Setting:
 
     @property
     def task(self) -> Task:
-        """What the network's outputs mean."""
+        """Return the task of the network's outputs."""
         return NextToken() if self.tokens else Classification()
 
     def resized(self, clients: int | None, samples: int | None, batch_size: int | None = None) -> Setting:
-        """With other numbers of clients and samples, and other batches, where they are given."""
+        """Replace the numbers of clients and samples and the batch size, if they are given."""
         batch_size = batch_size or self.batch_size
         changed = replace(self, clients=clients or self.clients, samples=samples or self.samples, batch_size=batch_size)
         share = changed.clients * changed.samples / (self.clients * self.samples)
@@ -82,7 +82,7 @@ class Setting:
         return torch.arange(0, self.clients, self.stride)
 
     def describe(self) -> str:
-        """For example `100 x 500, B 16`."""
+        """Describe the setting, for example `100 x 500, B 16`."""
         return f"{self.clients} x {self.samples}, B {self.batch_size}"
 
 
@@ -98,7 +98,7 @@ SETTINGS = (
 
 
 def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:
-    """Sizes of clients as different as in practice: log-normal with sigma 1, `samples` on average.
+    """Draw sizes of clients as different as in practice: log-normal with sigma 1, `samples` on average.
 
     Examples:
         >>> sizes = log_normal_sizes(100, 500)
@@ -112,7 +112,7 @@ def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]
 def random_data(
     shape: Sequence[int], sizes: Sequence[int], validation: int = 0, device: str = "cpu", tokens: int = 0
 ) -> ClientData:
-    """Noise in the place of images, uint8 as data sets have them, and random classes.
+    """Draw noise instead of images, uint8 as in data sets, and random classes.
 
     Args:
         shape: of an image, or of a line.
@@ -143,7 +143,7 @@ def random_data(
 
 
 def built(setting: Setting) -> Network:
-    """The setting's network, always with the same numbers."""
+    """Build the setting's network, always with the same numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return setting.network().build(setting.shape, setting.tokens or CLASSES)
@@ -168,7 +168,7 @@ class Federation:
     network: Network
 
     def train(self, owners: Tensor) -> Trained:
-        """One epoch of the owners from the rows `models`, which stay as they are, into `trained`."""
+        """Train the owners for one epoch, from the rows `models`, which do not change, into `trained`."""
         objective = Plain()
         phases = objective.phases(self.bank.layout, Duration(1), 0)
         return self.engine.train(
@@ -177,7 +177,7 @@ class Federation:
 
 
 def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
-    """Clients with slightly different models.
+    """Make a federation of clients with slightly different models.
 
     Args:
         setting: the network and batch size.
@@ -206,7 +206,7 @@ def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
 
 
 def plain_modules(federation: Federation, owners: Tensor) -> list[nn.Module]:
-    """An ordinary module for each owner, with its row's numbers, on the data's device."""
+    """Make an ordinary module for each owner, with its row's numbers, on the data's device."""
     made: list[nn.Module] = []
     for owner in owners.tolist():
         module = built(federation.setting)
@@ -217,7 +217,7 @@ def plain_modules(federation: Federation, owners: Tensor) -> list[nn.Module]:
 
 @dataclass
 class Count:
-    """What went through networks in training.
+    """Numbers of samples and steps in training.
 
     Args:
         samples: with padding.

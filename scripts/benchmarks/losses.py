@@ -1,4 +1,4 @@
-"""The loss of others' models on one's own data: what PENS, DPFL and Boltzmann weights are made of."""
+"""The loss of other clients' models on a client's data, which PENS, DPFL and Boltzmann weights need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEIGHBOURS = 10
 
 
 def losses_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats: int | None) -> Table:
-    """Each client tries the models of some others."""
+    """Measure the losses of some other models on each client's data."""
     columns = ["network", "models x candidates, samples", "threads, clock", "stacked", "loop", "naive"]
     columns += ["naive/stacked", "loop/stacked", "largest difference"]
     table = Table("Losses of others' models: microseconds for a pair", columns)
@@ -58,7 +58,7 @@ def losses_table(settings: Sequence[Setting], machines: Sequence[Machine], repea
 
 
 def measure_losses(setting: Setting, machine: Machine, repeats: int) -> tuple[Times, float, int]:
-    """Seconds for a pair by candidate, the largest difference of their losses, and the candidates of each client."""
+    """Measure seconds for a pair by candidate; also return the largest difference of losses, and models per client."""
     neighbours = min(NEIGHBOURS, setting.clients)
     data = random_data(setting.shape, [1] * setting.clients, setting.validation, machine.device)
     draws = torch.rand(setting.clients, setting.clients, generator=torch.Generator().manual_seed(2))
@@ -109,7 +109,7 @@ class NaivePairs:
 
     @torch.no_grad()
     def run(self) -> int:
-        """All pairs; returns their number."""
+        """Evaluate all pairs; return their number."""
         found = []
         for sender, receiver in self._pairs:
             self._module.load_state_dict(self._states[sender])

@@ -15,7 +15,7 @@ SHARES: dict[str, Any] = {"val_fraction": 0.25, "seed": 0}
 
 
 def make_pool(words: dict[str, Any]) -> tuple[nn.Module, FederatedData]:
-    """The network and the data of a job.
+    """Make the network and the data of a job.
 
     Args:
         words: `clients`; `femnist`, a data root, for LeNet and the writers of FEMNIST; otherwise `hidden` units and
@@ -54,7 +54,7 @@ class DrawnWriters(FEMNIST):
     """The writers of FEMNIST one after the other, again from the first one on until each client has one."""
 
     def load(self) -> Source:
-        """A client's images are those of its writer, which other clients may have too."""
+        """Load the images of each client's writer, which other clients may have too."""
         source = super().load()
         assert source.writers is not None
         assert source.test_writers is not None
@@ -76,7 +76,7 @@ class DrawnWriters(FEMNIST):
         )
 
     def _drawn(self, writers: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Places of the images of all clients, and the client of each."""
+        """Return the positions of the images of all clients, and the client of each."""
         places, clients = [], []
         for first in range(0, self.num_clients, count):
             kept = torch.nonzero(writers < self.num_clients - first).squeeze(1)

@@ -1,4 +1,4 @@
-"""What one federation takes of the memory: run in a process of its own, prints one line of JSON.
+"""Memory of one federation: run in a process of its own, prints one line of JSON.
 
 `bench_memory.py` starts it as `python -m benchmarks.resident '{"network": "LeNet", ...}'`.
 """
@@ -28,7 +28,7 @@ STATUS = Path("/proc/self/status")
 
 
 def resident(what: str) -> int:
-    """`VmRSS` (now) or `VmHWM` (highest so far) of this process, in bytes."""
+    """Read `VmRSS` (now) or `VmHWM` (highest so far) of this process, in bytes."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{what}:"))
     return 1024 * int(line.split()[1])
 
@@ -45,7 +45,7 @@ def settle() -> None:
 def federate(
     network: Callable[[], models.Network], clients: int, samples: int, batch_size: int, rounds: int
 ) -> DFLModule:
-    """Rounds of AFIND's selection, which compares all pairs; no checkpoints, no evaluation."""
+    """Run rounds of AFIND's selection, which compares all pairs, without checkpoints and evaluation."""
     with tempfile.TemporaryDirectory() as folder, quietly():
         trainer = DFLTrainer(
             max_rounds=rounds,
@@ -62,7 +62,7 @@ def federate(
 
 
 def main(words: dict[str, Any]) -> dict[str, Any]:
-    """Growth of the resident set from before rows and data are made to its peak in the rounds, and the prediction."""
+    """Measure the growth of the resident set, from before rows and data are made to its peak; add the prediction."""
     make = getattr(models, words["network"])
     federate(models.LeNet, 2, 4, 4, 2)  # libraries allocate and compile on their first use
     settle()

@@ -57,7 +57,7 @@ class ClusteredImages(FederatedData):
 class RoundClock(Monitor):
     """Times whole rounds, from one boundary to the next, and the four verbs of engine and bank in each.
 
-    `trainer.phase_seconds` is kept beside them: it times the hooks around the verbs, but not the losses of others'
+    `trainer.phase_seconds` is kept in addition: it times the hooks around the verbs, but not the losses of others'
     models that some policies ask for when they weigh.
 
     Args:
@@ -101,7 +101,7 @@ class RoundClock(Monitor):
         return timed
 
     def medians(self) -> dict[str, float]:
-        """Over all rounds but the first, which warms up; `rest` is what is neither of the verbs."""
+        """Compute medians over all rounds but the first, which warms up; `rest` is the time outside the verbs."""
         counted = self.rounds[1:]
         for spent in counted:
             spent["rest"] = spent["wall"] - sum(spent[verb] for verb in VERBS)
@@ -109,7 +109,7 @@ class RoundClock(Monitor):
 
 
 def lightning_table(clients: int, samples: int, rounds: int, device: str) -> Table:
-    """What is left of a round without the four verbs: Lightning, the round loop, policies and the run folder."""
+    """Measure the rest of a round without the four verbs: Lightning, the round loop, policies and the run folder."""
     columns = ["network", "clients x samples", "round", *VERBS, "rest", "rest/round"]
     table = Table("Rounds of trainer.fit, Gossip(10): milliseconds", columns)
     others = Others()
@@ -138,7 +138,7 @@ def lightning_table(clients: int, samples: int, rounds: int, device: str) -> Tab
 
 
 def systems_table(configs: Sequence[Path], clients: int, images: int, rounds: int, device: str) -> Table:
-    """Whole rounds of each config's system, on the same clients and network, with both engines."""
+    """Measure whole rounds of each config's system, on the same clients and network, with both engines."""
     columns = ["config", "policies", "engine", "seconds/round", *VERBS, "rest", "loop/stacked"]
     table = Table(f"Systems: seconds for a round of {clients} clients with {images} images of 3x32x32, LeNet", columns)
     others = Others()
@@ -203,14 +203,14 @@ def run_config(
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without banners and advice."""
+    """Suppress banners and advice."""
     with quiet_lightning(), contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 @contextlib.contextmanager
 def _environment_kept() -> Iterator[None]:
-    """A command leaves its seed in the environment."""
+    """Restore the environment, in which a command leaves its seed."""
     before = dict(os.environ)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How long the row verbs take, in units of the plainest operation on the same rows.
+"""Times of the row verbs, in units of the simplest operation on the same rows.
 
 Run it with `OMP_NUM_THREADS=1 python scripts/benchmarks/rows.py`, or more threads.
 Mixing is measured against a plain copy of the rows, comparing against the bare float32 product `X @ X.T`. Candidates
@@ -27,7 +27,7 @@ SHAPES = ((1000, 60_000), (100, 500_000))
 def ratios(
     candidates: Mapping[str, Callable[[], object]], baseline: str, repeats: int, synchronise: Callable[[], object]
 ) -> dict[str, float]:
-    """Median over the repeats of each candidate's time divided by the baseline's in the same repeat."""
+    """Measure the median ratio of each candidate's time to the baseline's in the same repeat."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for repeat in range(repeats + 1):  # the first one warms up
@@ -45,14 +45,14 @@ def ratios(
 
 
 def neighbour_weights(clients: int, neighbours: int) -> Tensor:
-    """Equal weights of a client and `neighbours` others, float64 [clients, clients]."""
+    """Draw equal weights of a client and `neighbours` others, float64 [clients, clients]."""
     scores = torch.rand(clients, clients, generator=torch.Generator().manual_seed(0)).fill_diagonal_(2)
     chosen = torch.zeros(clients, clients, dtype=torch.float64)
     return chosen.scatter_(1, scores.topk(neighbours + 1, dim=1).indices, 1 / (neighbours + 1))
 
 
 def mixing(clients: int, parameters: int, neighbours: int = 10, device: str = "cpu") -> dict[str, Callable[[], object]]:
-    """A copy of the rows, a mix with few neighbours, and with all."""
+    """Make the candidates of mixing: a copy of the rows, a mix with few neighbours, and with all."""
     rows = torch.randn(clients, parameters, device=device)
     other, all_clients, columns = (
         torch.empty_like(rows),
@@ -75,7 +75,7 @@ def measure_mixing(
 
 
 def comparing(clients: int, parameters: int, device: str = "cpu") -> dict[str, Callable[[], object]]:
-    """The bare float32 product, and comparisons of all clients with all."""
+    """Make the candidates of comparing: the bare float32 product, and comparisons of all clients with all."""
     rows = torch.randn(clients, parameters, device=device)
     pairs, columns = Links.complete(clients), Columns([(0, parameters)])
 

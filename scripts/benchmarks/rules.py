@@ -33,7 +33,7 @@ ENGINES = ("stacked", "loop")
 
 
 class Noise(FederatedData):
-    """Noise in the place of images.
+    """Noise instead of images.
 
     Args:
         shape: of an image.
@@ -96,7 +96,7 @@ class LocalWork:
 
 
 def rules_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats: int | None) -> Table:
-    """Local training under each rule, in microseconds for a sample."""
+    """Measure local training under each rule, in microseconds for a sample."""
     columns = ["network", "clients x samples", "threads, clock", "rule", *ENGINES, "loop/stacked", "stacked/FedAvg"]
     table = Table("Local rules: microseconds for a sample of the round's local training", columns)
     others: list[float | None] = []

@@ -59,7 +59,7 @@ COHORTS = 16
 
 @dataclass(frozen=True)
 class System:
-    """What a round consists of.
+    """Parts of a round.
 
     Args:
         policies: fresh ones, given how many neighbours a client has.
@@ -73,7 +73,7 @@ class System:
 
 
 def everyone(*others: Callback) -> list[Callback]:
-    """The policies of a round that takes all links of its graph.
+    """Return the policies of a round that uses all links of its graph.
 
     Args:
         *others: what mixes, and what is sent.
@@ -156,7 +156,7 @@ SYSTEMS = {
 
 
 def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
-    """Some rounds, with evaluation and the run folder's graphs; no checkpoints.
+    """Run some rounds, with evaluation and the run folder's graphs, without checkpoints.
 
     Returns:
         The module, the clock, and bytes that processes sent each other in the last round, as the first one knows.
@@ -185,7 +185,7 @@ def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
 
 
 def main(words: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a round by verb, and growth of the resident set to its peak."""
+    """Measure seconds of a round by verb, and growth of the resident set to its peak."""
     torch.set_num_threads(words["threads"])
     if words["processes"] == 1:  # others are started once
         federate({**words, "clients": 16, "degree": 4})  # libraries allocate and compile on their first use

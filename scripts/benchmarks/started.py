@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 
 
 def run_job(job: dict[str, Any], limit: float) -> tuple[list[dict[str, Any]], str]:
-    """What `scale_job.py` measures.
+    """Run `scale_job.py` and read its measurements.
 
     Args:
         job: its words.

@@ -1,4 +1,4 @@
-"""Tables and charts of what was measured."""
+"""Tables of measurements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import torch
 
 @dataclass
 class Table:
-    """Something measured.
+    """A table of measurements.
 
     Args:
-        title: of the table.
-        columns: their heads.
+        columns: heads of the columns.
         rows: cells as text.
         notes: sentences below it.
         numbers: the same with all digits and repetitions, for the JSON file.
@@ -32,7 +31,7 @@ class Table:
     numbers: list[dict[str, Any]] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """As Markdown, the columns of equal width so that it can be read in a terminal too.
+        """Format as Markdown, with columns of equal width so that a terminal shows it well too.
 
         Examples:
             >>> print(Table("Sizes", ["what", "MB"], [["rows", "248"]]).markdown())
@@ -53,7 +52,7 @@ class Table:
 
 
 def microseconds(seconds: float, spread: float | None = None) -> str:
-    """For a table, with the spread of the repetitions.
+    """Format seconds as microseconds for a table, with the spread of the repetitions.
 
     Examples:
         >>> microseconds(39.4e-6, 0.031)
@@ -65,7 +64,7 @@ def microseconds(seconds: float, spread: float | None = None) -> str:
 
 
 def times(ratio: tuple[float, float, float]) -> str:
-    """A ratio with the lowest and the highest of the repetitions.
+    """Format a ratio with the lowest and the highest of the repetitions.
 
     Examples:
         >>> times((3.62, 3.5, 3.7))
@@ -75,7 +74,7 @@ def times(ratio: tuple[float, float, float]) -> str:
 
 
 def busy_note(others: Sequence[float | None]) -> str:
-    """What to think of the numbers above."""
+    """Describe the load by other programs during the measurements."""
     known = [share for share in others if share is not None]
     if not known:
         return "How busy the machine was otherwise is not known on this system."
@@ -83,7 +82,7 @@ def busy_note(others: Sequence[float | None]) -> str:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Describe the machine and the versions of the measurements."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -104,6 +103,6 @@ def _processor() -> str:
 
 
 def write_json(path: Path, words: dict[str, Any], tables: dict[str, Table]) -> None:
-    """Everything with all digits."""
+    """Write all numbers with all digits."""
     content = {**words, "tables": {name: asdict(table) for name, table in tables.items()}}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Ratios of times that a busy or warming machine spoils as little as possible.
+"""Ratios of times that depend little on the load and warmth of the machine.
 
 Candidates take turns within one run, in an order that rotates from repetition to repetition, and are compared within
 each repetition; the first one warms up and is thrown away. What other programs took of the processors meanwhile is
@@ -55,22 +55,22 @@ class Times:
     others: float | None = None
 
     def median(self, name: str) -> float:
-        """Seconds for a unit."""
+        """Return the median seconds for a unit."""
         return statistics.median(self.seconds[name])
 
     def spread(self, name: str) -> float:
-        """(Slowest - fastest) / median."""
+        """Compute (slowest - fastest) / median."""
         return (max(self.seconds[name]) - min(self.seconds[name])) / self.median(name)
 
     def ratio(self, slow: str, fast: str) -> Ratio:
-        """How many times as long `slow` takes as `fast`, compared within each repetition."""
+        """Compute the ratio of `slow` to `fast`, compared within each repetition."""
         ratios = [a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True)]
         return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how things are measured.
+    """The device, threads and clock of a measurement.
 
     Args:
         device: `cpu` or `cuda`.
@@ -83,14 +83,14 @@ class Machine:
     clock: str = "wall"
 
     def now(self) -> float:
-        """Seconds; on a GPU after everything that was started there is done."""
+        """Read the clock in seconds; on a GPU after all started work is done."""
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
         return time.process_time() if self.clock == "CPU" else time.perf_counter()
 
 
 def one_thread() -> Machine:
-    """A single thread, measured by its time on the processor: comparable on a machine that is not quiet."""
+    """Return a machine of a single thread with CPU time, which is comparable on a busy machine."""
     return Machine("cpu", 1, "CPU")
 
 
@@ -137,13 +137,13 @@ def _threads(count: int) -> Iterator[None]:
 
 
 class Others:
-    """How busy other programs keep the processors from now on."""
+    """Share of the processors that other programs use from now on."""
 
     def __init__(self) -> None:
         self._start = _ticks()
 
     def share(self) -> float | None:
-        """Of all processors, 0 to 1; None off Linux."""
+        """Return the share of all processors, 0 to 1; None if not on Linux."""
         now = _ticks()
         if self._start is None or now is None or now[1] <= self._start[1]:
             return None
@@ -152,7 +152,7 @@ class Others:
 
 
 def _ticks() -> tuple[float, float, float] | None:
-    """Busy and total seconds of all processors, and this process's own busy ones."""
+    """Read busy and total seconds of all processors, and this process's own busy ones."""
     try:
         words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     except OSError:

@@ -30,7 +30,7 @@ from benchmarks.timing import Candidate, Machine, Times, alternate
 
 
 class PlainLoop:
-    """What one writes first: a module, a DataLoader and an optimizer for each client, one client after the other.
+    """The plain loop: a module, a DataLoader and an optimizer for each client, one client after the other.
 
     Args:
         clients: whose rows and data are taken.
@@ -47,12 +47,12 @@ class PlainLoop:
         ]
 
     def prepare(self) -> None:
-        """Back to the start."""
+        """Restore the first parameters."""
         for module, start in zip(self._modules, self._starts, strict=True):
             module.load_state_dict(start)
 
     def run(self) -> int:
-        """One epoch of all; returns the samples."""
+        """Train all modules for one epoch; return the samples."""
         loss, seen = self._loss, 0
         for module, loader in zip(self._modules, self._loaders, strict=True):
             module.train()
@@ -90,7 +90,7 @@ class BigBatch:
         self._optimizer = OPTIMIZER(self._module.parameters(), lr=LEARNING_RATE, fused=True)
 
     def run(self) -> int:
-        """All steps; returns the samples."""
+        """Take all steps; return the samples."""
         loss = self._loss
         order = torch.randperm(len(self._labels), device=self._labels.device)
         for part in order.split(self._batch):
@@ -102,7 +102,7 @@ class BigBatch:
 
 
 def train_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats: int | None) -> Table:
-    """Local training of a round, in microseconds for a sample."""
+    """Measure local training of a round, in microseconds for a sample."""
     columns = ["network", "clients x samples", "threads, clock", "stacked", "loop", "plain", "bound"]
     columns += ["plain/stacked", "loop/stacked", "bound/stacked"]
     table = Table("Local training of a round: microseconds for a sample, gathering of data included", columns)
@@ -147,8 +147,9 @@ def train_table(settings: Sequence[Setting], machines: Sequence[Machine], repeat
 
 
 def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[Times, dict[str, Count], float]:
-    """Seconds for a sample by candidate, what went through the networks in the first run of each, and by how much the
-    trained rows of the two engines differ at most.
+    """Measure seconds for a sample by candidate.
+
+    Also return the samples and steps in the first run of each, and the largest difference of rows between engines.
     """
     sizes = [setting.samples] * setting.clients
     data = random_data(setting.shape, sizes, device=machine.device, tokens=setting.tokens)
@@ -170,7 +171,7 @@ def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[
 
 
 def skew_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats: int | None) -> Table:
-    """What clients of very different sizes cost."""
+    """Measure the cost of clients of very different sizes."""
     columns = ["network", "sizes", "threads, clock", "computed/useful", "all padded/useful"]
     columns += ["equal sizes", "log-normal sizes", "log-normal/equal"]
     table = Table("Clients of different sizes, stacked engine: microseconds for a useful sample", columns)
@@ -218,7 +219,7 @@ def skew_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats
 def measure_skew(
     setting: Setting, sizes: Sequence[int], machine: Machine, repeats: int
 ) -> tuple[Times, dict[str, Count]]:
-    """Seconds for a useful sample of equal and of skewed clients, and what went through the network."""
+    """Measure seconds for a useful sample of equal and of skewed clients; also return samples and steps."""
     equal = [round(sum(sizes) / len(sizes))] * len(sizes)
     all_clients = torch.arange(len(sizes))
     clients = {

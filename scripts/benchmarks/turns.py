@@ -1,4 +1,4 @@
-"""Cells of a table that were measured several times, by turns with each other."""
+"""Cells of a table that were measured several times, alternating with each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Cell = dict[str, Any]
 
 
 def rotated(systems: Sequence[str], turn: int) -> list[str]:
-    """The order of systems in a turn: each turn starts with the next one.
+    """Rotate the order of systems in a turn: each turn starts with the next one.
 
     Examples:
         >>> rotated(["a", "b", "c"], 4)
@@ -21,7 +21,7 @@ def rotated(systems: Sequence[str], turn: int) -> list[str]:
 
 
 def merged(cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for each system and number of clients: medians over turns, and times as long as the first system.
+    """Merge the cells of each system and number of clients: medians over turns, and ratios to the first system.
 
     Args:
         cells: of all turns, each with `system`, `clients`, `turn` and what was measured, or an `obstacle`.
@@ -57,7 +57,7 @@ def _merged(several: Sequence[Cell], reference: Sequence[Cell]) -> Cell:
 
 
 def _medians(several: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians of the numbers of several dictionaries; other values are those of the first one."""
+    """Compute medians of the numbers of several dictionaries; other values are those of the first one."""
     found: dict[str, Any] = {}
     for name, value in several[0].items():
         values = [one[name] for one in several]

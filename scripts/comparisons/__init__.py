@@ -1,1 +1,1 @@
-"""What `compare.py` compares beyond the variants of one config."""
+"""Comparisons of `compare.py` beyond the variants of one config."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def spread(values: Sequence[float | None], digits: int = 2) -> str:
-    """Mean and standard deviation over seeds, in percent.
+    """Format mean and standard deviation over seeds, in percent.
 
     Examples:
         >>> spread([0.5, 0.7])

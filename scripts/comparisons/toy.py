@@ -68,15 +68,15 @@ COLUMNS = ("last round", "best on validation", "precision", "recall", "models a 
 
 
 def command(name: str) -> list[str]:
-    """The words of a row's `dfl-fit`."""
+    """Return the arguments of `dfl-fit` of a row."""
     config, *options = METHODS[name].split()
     return ["--config", config, "--config", str(SETTING), *options]
 
 
 def found(run: Path) -> tuple[float, float] | None:
-    """Precision and recall of whom clients selected in the last round; None where no client selected anybody.
+    """Compute precision and recall of the selected clients in the last round; None if no client selected another.
 
-    Recall is of all clients of one's cluster, in reach or not. Servers select clients, and are no clients.
+    Recall counts all clients of the receiver's cluster, reachable or not. Servers select clients, but do not count.
     """
     with np.load(run / "split.npz") as split, np.load(run / "graphs.npz") as graphs:
         clusters = torch.from_numpy(split["clusters"]).long()
@@ -90,7 +90,7 @@ def found(run: Path) -> tuple[float, float] | None:
 
 
 def cells(summaries: list[dict[str, Any]]) -> dict[str, str]:
-    """A row's cells by column, from the summaries of its seeds."""
+    """Format a row's cells by column, from the summaries of its seeds."""
     accuracies = [summary["test_accuracy"] for summary in summaries]
     chosen = [pair for summary in summaries if (pair := found(summary["folder"]))]
     received = [summary["received_per_client"] for summary in summaries]

@@ -36,7 +36,7 @@ class Batches:
         self.sets = [TensorDataset(*pair) for pair in data]
 
     def get_dataloader(self, client, batch_size):
-        """Batches of a client."""
+        """Return a loader of a client's batches."""
         return DataLoader(self.sets[client], batch_size=batch_size)
 
     get_data_loader = get_dataloader

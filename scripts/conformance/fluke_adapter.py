@@ -51,7 +51,7 @@ def loader(x, y, classes):
 
 
 def clients(kind, x, y, lr, layers, models=None, optimizer=torch.optim.SGD, **options):
-    """A client of fluke for each client of the case."""
+    """Make a client of fluke for each client of the case."""
     found = []
     for i in range(len(x)):
         own = {} if models is None else {"model": models[i]}
@@ -63,7 +63,7 @@ def clients(kind, x, y, lr, layers, models=None, optimizer=torch.optim.SGD, **op
 
 
 def averaged(server, trained, x):
-    """The server's model after fluke's average, weighted by samples (`weighted: true`)."""
+    """Compute the server's model after fluke's average, weighted by samples (`weighted: true`)."""
     samples = [part.shape[0] * part.shape[1] for part in x]
     return aggregate_models(server, trained, [n / sum(samples) for n in samples], 1.0)
 

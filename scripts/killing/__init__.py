@@ -1,1 +1,1 @@
-"""The parts of the kill tests: processes that are started and ended, and how two runs are compared."""
+"""Parts of the kill tests: processes that are started and ended, and the comparison of two runs."""

@@ -22,7 +22,7 @@ GONE = ("Z", "X")
 
 
 def server_of(study: int) -> int | None:
-    """The process of which a study's cells are forks; None where there is none.
+    """Find the process that forks a study's cells; None if there is none.
 
     Args:
         study: the process of `dfl-study`.
@@ -31,7 +31,7 @@ def server_of(study: int) -> int | None:
 
 
 def cells_of(study: int) -> list[int]:
-    """The processes of a study's cells that are alive: children of it or of its server, which print into logs.
+    """List the living processes of a study's cells: children of it or of its server, which print into logs.
 
     Args:
         study: the process of `dfl-study`.
@@ -42,7 +42,7 @@ def cells_of(study: int) -> list[int]:
 
 
 def _children_of(parent: int) -> list[int]:
-    """Those with a session of their own that are alive."""
+    """List the living children with a session of their own."""
     found = []
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))):
@@ -53,7 +53,7 @@ def _children_of(parent: int) -> list[int]:
 
 
 def _file(pid: int, descriptor: int) -> str:
-    """What a descriptor of a process stands for; empty where it has just ended."""
+    """Return the file of a process's descriptor; empty if the process has just ended."""
     try:
         return os.readlink(PROC / str(pid) / "fd" / str(descriptor))
     except OSError:
@@ -61,13 +61,13 @@ def _file(pid: int, descriptor: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, or waits for something."""
+    """Return True if a process runs, or waits for something."""
     stat = _stat(pid)
     return bool(stat) and stat[0] not in GONE
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent, group and session of a process; empty where it has just ended."""
+    """Read state, parent, group and session of a process; empty if it has just ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
     except OSError:
@@ -75,7 +75,7 @@ def _stat(pid: int) -> list[str]:
 
 
 class PythonFork(Fork):
-    """What a study needs of `subprocess.Popen`, for a fork that begins `python -m MODULE ...` anew.
+    """A fork that begins `python -m MODULE ...` anew, with the part of `subprocess.Popen` that a study uses.
 
     Args:
         command: a Python, `-m`, the module and its words.
@@ -102,16 +102,16 @@ class PythonFork(Fork):
         assert start_new_session
         theirs, ours = os.pipe() if stdin == subprocess.PIPE else (os.dup(stdin), None)
         kept = [os.dup(descriptor) for descriptor in pass_fds]  # a fork closes the study's locks
-        heard = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        super().__init__(lambda: _become_python(command, env, (theirs, stdout.fileno()), kept, heard))
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        super().__init__(lambda: _become_python(command, env, (theirs, stdout.fileno()), kept, mask))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for descriptor in (theirs, *kept):
             os.close(descriptor)
         self.stdin = None if ours is None else os.fdopen(ours, "wb")
 
 
 def fork_cells() -> None:
-    """From now on studies of this process fork their cells, or the server of which these are forks.
+    """Let studies of this process fork their cells, or the server that forks these.
 
     A study asks torch how many GPUs there are, after which a fork of it can use none; these cells do not.
     """
@@ -127,9 +127,9 @@ def fork_cells() -> None:
 
 
 def _become_python(
-    command: Sequence[str], env: Mapping[str, str], files: tuple[int, int], kept: Sequence[int], heard: set[Any]
+    command: Sequence[str], env: Mapping[str, str], files: tuple[int, int], kept: Sequence[int], mask: set[Any]
 ) -> NoReturn:
-    """What a new process would find: its own session, files and handlers, and signals that came meanwhile."""
+    """Turn the fork into a new Python: its own session, files and handlers, and signals that came meanwhile."""
     os.setsid()
     os.dup2(files[0], 0)
     print_into(files[1])
@@ -143,7 +143,7 @@ def _become_python(
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _, dash_m, module, *words = command
     assert dash_m == "-m"
     sys.argv = [str(Path(module)), *words]

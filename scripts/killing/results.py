@@ -1,4 +1,4 @@
-"""What a run has left on disk, and where two runs differ."""
+"""Results of a run on disk, and the differences of two runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TIMES = ("seconds", "phase_seconds")
 
 
 def run_folder(root: Path) -> Path | None:
-    """The newest run folder that has a table, under the `out` of a case."""
+    """Find the newest run folder with a table, under the `out` of a case."""
     found = sorted(f.parent for f in root.glob("out/*/*/metrics.csv"))
     return found[-1] if found else None
 
 
 def rounds_written(folder: Path | None) -> int:
-    """Whole rows of metrics.csv: rounds that were done."""
+    """Count the whole rows of metrics.csv, which are the rounds done."""
     if folder is None or not (folder / "metrics.csv").is_file():
         return 0
     return (folder / "metrics.csv").read_text().count("\n") - 1
@@ -38,7 +38,7 @@ def rounds_saved(checkpoint: Path) -> int:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """Everything that must not depend on how often a run was stopped."""
+    """Read everything that must not depend on the number of stops of a run."""
     with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     arrays = {}
@@ -55,7 +55,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:
-    """All that a checkpoint holds, in one file or in pieces."""
+    """Read all of a checkpoint, in one file or in pieces."""
     content = read_checkpoint(path)
     nodes = torch.arange(content["dfl_lightning"]["nodes"])
     state = {key: values[nodes] if "rows." in key else values for key, values in content["state_dict"].items()}
@@ -63,7 +63,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
-    """Where two results differ, to the last bit, times apart."""
+    """List the differences of two results, to the last bit, except times."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *(key for key in b if key not in a)]:
             if key in TIMES:

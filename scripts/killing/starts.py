@@ -1,4 +1,4 @@
-"""Real processes of the commands, each run in a session of its own, and what can be done to them from outside."""
+"""Real processes of the commands, each run in a session of its own, and ways to end them from outside."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Run:
         os.close(theirs)
 
     def processes(self) -> list[int]:
-        """All processes of the run that are alive, the first one first."""
+        """List the living processes of the run, the first one first."""
         return processes_of(self.pid)
 
     def look(self) -> bool:
-        """Whether the first process runs still; reads what was said."""
+        """Read the output; return True if the first process still runs."""
         try:
             while piece := os.read(self._pipe, 1 << 16):
                 self._text += piece
@@ -81,10 +81,11 @@ class Run:
         return self.code is None
 
     def wait(self, seconds: float = PATIENCE) -> float:
-        """Until all processes are gone; those that stay are killed.
+        """Wait until all processes have ended; kill those that remain.
 
         Returns:
-            Seconds since now, or since the run has spoken: a full disk is met with the next file. Infinite if killed.
+            Seconds from the call, or from the run's first output if that is later, as a full disk shows at the next
+            file. Infinite if killed.
         """
         started = time.monotonic()
         while time.monotonic() < started + seconds:
@@ -103,12 +104,12 @@ class Run:
 
     @property
     def said(self) -> str:
-        """What all processes have printed so far."""
+        """Return the output of all processes so far."""
         return self._text.decode(errors="replace")
 
 
 def processes_of(session: int) -> list[int]:
-    """The processes of a session that are alive, the one that began it first, then those that it has started."""
+    """List the living processes of a session, the one that began it first, then those that it has started."""
     found = []
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -122,20 +123,20 @@ def processes_of(session: int) -> list[int]:
 
 
 def send(pid: int, signum: int) -> None:
-    """A signal to a process, which may have ended in between."""
+    """Send a signal to a process, which may have ended meanwhile."""
     with suppress(ProcessLookupError):
         os.kill(pid, signum)
 
 
 def fill_disk(pid: int, limit: int) -> None:
-    """From now on the process cannot make any file longer than `limit` bytes: its writes fail (`EFBIG`)."""
+    """Limit the files of a process to `limit` bytes: further writes fail (`EFBIG`)."""
     with suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
 
 
-# --- forks in the place of new Pythons: loading the libraries takes several times as long as the run ------------------
+# --- forks instead of new Pythons: loading the libraries takes several times as long as the run -----------------------
 class Fork:
-    """What is needed of `subprocess.Popen`, for a fork.
+    """A fork with the part of `subprocess.Popen` that is needed.
 
     Args:
         begin: what it does; it must not return.
@@ -150,7 +151,7 @@ class Fork:
             begin()
 
     def poll(self) -> int | None:
-        """Its exit code, once it has one."""
+        """Return its exit code; None while it runs."""
         with self._lock:
             if self.returncode is None:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -159,18 +160,18 @@ class Fork:
             return self.returncode
 
     def wait(self) -> int:
-        """Its exit code, when it has one."""
+        """Wait for its end; return its exit code."""
         while (code := self.poll()) is None:
             time.sleep(0.02)
         return code
 
     def send_signal(self, signum: int) -> None:
-        """If it is there still."""
+        """Send a signal if it still runs."""
         if self.poll() is None:
             send(self.pid, signum)
 
     def kill(self) -> None:
-        """The same with SIGKILL."""
+        """Send SIGKILL if it still runs."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -198,7 +199,7 @@ def load() -> None:
 
 
 def _become(command: str, words: Sequence[str], folder: Path, output: int) -> NoReturn:
-    """The first process of a run, in a session of its own."""
+    """Turn the fork into the first process of a run, in a session of its own."""
     os.setsid()
     os.chdir(folder)
     print_into(output)
@@ -218,7 +219,7 @@ def _run_command(command: str, words: Sequence[str]) -> NoReturn:
 
 
 def print_into(output: int, errors: int | None = None) -> None:
-    """Standard output and error of a fork; new ones, since a file may have been what is a pipe now."""
+    """Replace standard output and error of a fork; new objects, since a file may have become a pipe."""
     for descriptor, name, target in ((1, "stdout", output), (2, "stderr", output if errors is None else errors)):
         os.dup2(target, descriptor)
         setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""How long do other simulators of federated learning take for the same work?
+"""Compare the times of other simulators of federated learning for the same work.
 
     python scripts/peers/bench_peers.py --data-root FOLDER_WITH_MNIST
     python scripts/peers/bench_peers.py --data Digits --runners plain ours --clients 10 --rounds 4 --repeats 1
@@ -139,10 +139,10 @@ def main(argv: list[str] | None = None) -> int:
 
 @dataclass
 class Part:
-    """One kind of work: who does it, and what it must come to.
+    """One kind of work, its runners, and the results that it must have.
 
     Args:
-        work: its name.
+        work: `fedavg` or `gossip`.
         lines: a runner each, filled repeat by repeat.
         job: what `peer_job.Job` reads, without seed and folder.
         steps: SGD steps that every runner must take.
@@ -157,7 +157,7 @@ class Part:
 
 
 def compare(words: argparse.Namespace, data: str, job: dict[str, Any], folder: Path) -> int:
-    """All kinds of work; prints what was found, and keeps it after every repeat."""
+    """Run all kinds of work; print and save the results after every repeat."""
     pythons: dict[str, Path] = {}
     reasons: dict[str, str] = {}
     for peer in PEERS:
@@ -187,7 +187,7 @@ def compare(words: argparse.Namespace, data: str, job: dict[str, Any], folder: P
 
 
 def page(words: argparse.Namespace, data: str, parts: list[Part], repeats: int) -> str:
-    """The Markdown of everything that is known after some repeats."""
+    """Format all results so far as Markdown."""
     tables = [
         markdown(p.work, WORKS[p.work], p.lines, p.steps, p.tolerance, p.job["classes"]) for p in parts if p.lines
     ]
@@ -196,7 +196,7 @@ def page(words: argparse.Namespace, data: str, parts: list[Part], repeats: int) 
 
 
 def keep(words: argparse.Namespace, parts: list[Part], text: str) -> None:
-    """peers.md and peers.json."""
+    """Write peers.md and peers.json."""
     record: dict[str, Any] = {"settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(words).items()}}
     for part in parts:
         record[part.work] = {
@@ -211,7 +211,7 @@ def keep(words: argparse.Namespace, parts: list[Part], text: str) -> None:
 
 
 def heading(words: argparse.Namespace, data: str, repeats: int) -> str:
-    """What was measured, on what."""
+    """Describe the work and the machine."""
     omp = words.threads or os.environ.get("OMP_NUM_THREADS")
     return (
         f"{data}, {words.clients} clients with {words.samples} images each (IID), {words.participants} of them in a "
@@ -224,7 +224,7 @@ def heading(words: argparse.Namespace, data: str, repeats: int) -> str:
 
 
 def run_once(words: argparse.Namespace, part: Part, pythons: dict[str, Path], repeat: int, folder: Path) -> None:
-    """One run of each in this repeat, starting with another runner in each repeat."""
+    """Run every runner once, starting with another one in each repeat."""
     able = [line for line in part.lines if line.peer.name in pythons]
     start = repeat % max(1, len(able))
     for line in able[start:] + able[:start]:
@@ -241,7 +241,7 @@ def run_once(words: argparse.Namespace, part: Part, pythons: dict[str, Path], re
 
 
 def one(peer: Peer, python: Path, job: dict[str, Any], timeout: float, threads: int | None) -> dict[str, Any] | str:
-    """The result of one run, or in one sentence why there is none."""
+    """Run one runner; return its result, or a sentence that says why there is none."""
     runs = Path(job["folder"])
     runs.mkdir()
     file = runs / "job.json"
@@ -278,7 +278,7 @@ def one(peer: Peer, python: Path, job: dict[str, Any], timeout: float, threads: 
 
 
 def say(sentence: str) -> None:
-    """Progress, apart from the table."""
+    """Print progress to standard error, apart from the table."""
     print(sentence, file=sys.stderr, flush=True)
 
 

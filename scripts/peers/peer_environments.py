@@ -20,15 +20,15 @@ class NotInstalled(Exception):
 
 
 def default_folder() -> Path:
-    """Where the environments are kept: the user's cache."""
+    """Return the folder of the environments in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dfl_lightning" / "peers"
 
 
 def python_of(peer: Peer, folder: Path, timeout: float = 1200.0) -> Path:
-    """The Python that runs a peer, in an environment that is made if it is not there.
+    """Return the Python that runs a peer, in an environment that is made if it is missing.
 
     Args:
-        peer: whom.
+        peer: the simulator.
         folder: of all environments; `<name>.log` in it is what pip said.
         timeout: seconds that an installation may take.
 
@@ -60,7 +60,7 @@ def python_of(peer: Peer, folder: Path, timeout: float = 1200.0) -> Path:
 
 
 def installed(python: Path, peer: Peer) -> bool:
-    """Whether the peer is there in the wanted version and can be imported."""
+    """Return True if the peer is installed in the wanted version and can be imported."""
     if not python.is_file():
         return False
     code = f"import importlib.metadata as m, {peer.module}; assert m.version('{peer.package}') == '{peer.version}'"
@@ -72,7 +72,7 @@ def installed(python: Path, peer: Peer) -> bool:
 
 
 def clean_environment() -> dict[str, str]:
-    """Variables for a peer: no PYTHONPATH (dfl_lightning stays out), no GPU, no telemetry, nothing beyond loopback."""
+    """Return a peer's variables: no PYTHONPATH (without dfl_lightning), GPU or telemetry, and loopback only."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return kept | {
         "CUDA_VISIBLE_DEVICES": "",
@@ -108,7 +108,7 @@ def _reason(log: Path) -> str:
 
 
 def short(text: str, length: int = 160) -> str:
-    """A sentence of bounded length.
+    """Shorten a sentence to a bounded length.
 
     Examples:
         >>> short("No matching  distribution", 12)

@@ -1,4 +1,4 @@
-"""What the runners of `bench_peers.py` share: the job, the network, the clock, the count of steps, the accuracy.
+"""Common parts of the runners of `bench_peers.py`: the job, the network, the clock, the count of steps, the accuracy.
 
 Imports torch and numpy only: a runner lives in the environment of its simulator, where dfl_lightning is not.
 """
@@ -64,7 +64,7 @@ class Job:
         return len(arrays(self.data)["parts"])
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
-        """Images, float32 [samples, C, H, W], and labels [samples] of a client."""
+        """Return images, float32 [samples, C, H, W], and labels [samples] of a client."""
         held = arrays(self.data)
         part = held["parts"][index]
         return torch.from_numpy(held["images"][part]).float() * self.scale + self.shift, torch.from_numpy(
@@ -72,14 +72,14 @@ class Job:
         )
 
     def test(self) -> tuple[Tensor, Tensor]:
-        """The test set, common to all."""
+        """Return the test set, common to all."""
         held = arrays(self.data)
         return torch.from_numpy(held["test_images"]).float() * self.scale + self.shift, torch.from_numpy(
             held["test_labels"]
         )
 
     def new_network(self) -> nn.Module:
-        """The network with the weights that every runner and every client starts from."""
+        """Make the network with the weights that every runner and every client starts from."""
         held = arrays(self.data)
         network = build_network(self.network, held["images"].shape[1:], self.classes)
         names = network.state_dict()
@@ -95,7 +95,7 @@ class Job:
         return sum(int((network(x).argmax(1) == y).sum()) for x, y in parts) / len(labels)
 
     def mean_accuracy(self, states: Iterable[Mapping[str, Tensor]]) -> float:
-        """Mean over models, each given by its state dict."""
+        """Compute the mean accuracy over models, each given by its state dict."""
         network, found = self.new_network(), []
         for state in states:
             network.load_state_dict(state)
@@ -105,13 +105,13 @@ class Job:
 
 @functools.cache
 def arrays(path: str) -> dict[str, np.ndarray]:
-    """The arrays of the data file, read once in a process."""
+    """Read the arrays of the data file, once in a process."""
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
 def build_network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A network by name: `lenet` (conv5x5 6 and 16, 120, 84) or `mlp` (one hidden layer of 64).
+    """Build a network by name: `lenet` (conv5x5 6 and 16, 120, 84) or `mlp` (one hidden layer of 64).
 
     Examples:
         >>> sum(p.numel() for p in build_network("lenet", (1, 28, 28), 10).parameters())
@@ -128,7 +128,7 @@ def build_network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class Steps:
-    """Counts the optimizer steps of this process, whoever takes them; `ignored` optimizers are not clients'."""
+    """Counter of all optimizer steps of this process, except those of `ignored` optimizers, which are not clients'."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -153,18 +153,18 @@ class Clock:
         self._last = (0.0, 0.0)
 
     def start(self) -> None:
-        """From here on it counts."""
+        """Start the clock."""
         self._last = (time.perf_counter(), time.process_time())
 
     def lap(self) -> None:
-        """A round has ended."""
+        """Record the time of a round that has ended."""
         before = self._last
         self.start()
         self.seconds.append(self._last[0] - before[0])
         self.cpu_seconds.append(self._last[1] - before[1])
 
     def read(self) -> dict[str, list[float]]:
-        """Both, as a runner reports them."""
+        """Return wall and CPU seconds, as a runner reports them."""
         return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
 
 

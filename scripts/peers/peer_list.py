@@ -1,4 +1,4 @@
-"""Who is compared: what each runner is asked for, where that could not be made the same, and what to install."""
+"""Runners of the comparison: the work of each, the differences that remain, and the packages to install."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """Return the requirement for pip."""
         return f"{self.package}{self.extras}=={self.version}"
 
 

@@ -17,10 +17,10 @@ COLUMNS = (
 
 @dataclass
 class Line:
-    """What is known of one runner in one kind of work.
+    """Results of one runner in one kind of work.
 
     Args:
-        peer: whom.
+        peer: the simulator.
         runs: results, by repeat; a repeat that failed is missing.
         reason: why there are no results, in one sentence.
     """
@@ -30,12 +30,12 @@ class Line:
     reason: str = ""
 
     def median(self, name: str) -> float:
-        """Over the repeats."""
+        """Compute the median over the repeats."""
         return statistics.median(run[name] for run in self.runs.values())
 
 
 def seconds_per_round(run: Run, kind: str = "seconds") -> float:
-    """The median round of a run (wall clock, or `cpu_seconds`), without the first one, which warms up.
+    """Compute the median round of a run (wall clock, or `cpu_seconds`), without the first one, which warms up.
 
     Examples:
         >>> seconds_per_round({"seconds": [9.0, 1.0, 2.0, 4.0]})
@@ -45,7 +45,7 @@ def seconds_per_round(run: Run, kind: str = "seconds") -> float:
 
 
 def ratios(line: Line, ours: Line, kind: str = "seconds") -> list[float]:
-    """A runner's seconds per round over ours, repeat by repeat: neighbours in time, so that drift cancels.
+    """Compute a runner's seconds per round over ours, repeat by repeat: adjacent in time, so that drift cancels.
 
     Repeats in which one of them has no such number are left out.
 
@@ -61,9 +61,9 @@ def ratios(line: Line, ours: Line, kind: str = "seconds") -> list[float]:
 
 
 def complaints(lines: list[Line], steps: int, tolerance: float, classes: int) -> list[str]:
-    """What is not the same work after all: another number of steps, or an accuracy outside the tolerance.
+    """List signs that the work is not the same: another number of steps, or an accuracy outside the tolerance.
 
-    Accuracies near chance agree whatever was done, so that is one too.
+    Accuracies near chance are listed too, since they agree for any work.
 
     Args:
         lines: of one kind of work.
@@ -95,7 +95,7 @@ def complaints(lines: list[Line], steps: int, tolerance: float, classes: int) ->
 
 
 def markdown(work: str, title: str, lines: list[Line], steps: int, tolerance: float, classes: int) -> str:
-    """The table of one kind of work, with what each runner was asked for below."""
+    """Format the table of one kind of work, with the work of each runner below."""
     ours = next((line for line in lines if line.peer.name == OURS), None)
     rows = [
         f"### {title}",
@@ -117,7 +117,7 @@ def markdown(work: str, title: str, lines: list[Line], steps: int, tolerance: fl
 
 
 def busy(lines: list[Line], cores: int) -> list[str]:
-    """How loaded the machine was, and what that does to the times where it was too much."""
+    """Describe the load of the machine, and warn if it was too high for reliable times."""
     loads = [run["load_before"] for line in lines for run in line.runs.values()]
     if not loads:
         return []

@@ -1,4 +1,4 @@
-"""The work that all runners share: whose images, which initial weights."""
+"""The common work of all runners: clients' images and initial weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Images:
 
 
 def load(name: str, root: str | None) -> Images:
-    """A data set by name; `auto` is MNIST where its files are in `root`, else the embedded digits.
+    """Load a data set by name; `auto` is MNIST if its files are in `root`, else the embedded digits.
 
     Raises:
         BadWork: MNIST was asked for and its files are not there.
@@ -74,7 +74,7 @@ def _digits() -> Images:
 
 
 def write(file: Path, data: Images, network: str, clients: int, samples: int, test_samples: int, seed: int) -> None:
-    """The npz file that `peer_job.Job` reads: IID parts of equal size, the first test images, initial weights.
+    """Write the npz file that `peer_job.Job` reads: IID parts of equal size, the first test images, initial weights.
 
     Raises:
         BadWork: not enough images.

@@ -22,24 +22,24 @@ class Clients:
         self.parts = [TensorDataset(*job.client(i)) for i in range(job.num_clients)]
 
     def get_dataloader(self, client: int, batch_size: int) -> DataLoader:
-        """A fresh loader of a client."""
+        """Make a loader of a client."""
         return DataLoader(self.parts[client], batch_size=batch_size, shuffle=True)
 
 
 class Timed(StandalonePipeline):
-    """The pipeline with a clock in the place of its evaluation."""
+    """The pipeline with a clock instead of its evaluation."""
 
     def __init__(self, handler: Any, trainer: Any, clock: Clock) -> None:
         super().__init__(handler, trainer)
         self.clock = clock
 
     def evaluate(self) -> None:
-        """The pipeline calls this at the end of each round."""
+        """Record the end of a round, at which the pipeline calls this."""
         self.clock.lap()
 
 
 def run(job: Job) -> dict[str, Any]:
-    """FedAvg; its mean is unweighted, which is the same here: all clients have equally many images."""
+    """Run FedAvg; its mean is unweighted, which is the same here, since all clients have equally many images."""
     random.seed(job.seed)
     steps, clock = Steps(), Clock()
     share = (job.participants + 0.5) / job.num_clients  # it rounds the product down

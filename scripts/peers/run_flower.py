@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def client_app(job: Job) -> ClientApp:
-    """What each of Flower's virtual nodes does with a message."""
+    """Make the app with which each of Flower's virtual nodes handles messages."""
     app = ClientApp()
 
     @app.train()
@@ -44,7 +44,7 @@ def client_app(job: Job) -> ClientApp:
 
 
 def run(job: Job) -> dict[str, Any]:
-    """One CPU for each client, so that there are as many actors as cores: Flower's default of two would halve them."""
+    """Run with one CPU per client, so that there are as many actors as cores; Flower's default of two halves them."""
     clock, found = Clock(), {"steps": 0, "threads": 0}
     processes: set[int] = set()
     final: dict[str, Any] = {}

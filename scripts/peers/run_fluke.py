@@ -24,16 +24,16 @@ class Lap(FederationObserver):
         self.clock = clock
 
     def start_round(self, round: int, global_model: Any) -> None:
-        """The round begins: fluke calls this before it draws the clients."""
+        """Start the clock; fluke calls this before it draws the clients of a round."""
         self.clock.start()
 
     def end_round(self, round: int) -> None:
-        """After the aggregation."""
+        """Record the end of a round, after the aggregation."""
         self.clock.lap()
 
 
 def run(job: Job) -> dict[str, Any]:
-    """FedAvg without fluke's evaluations, saving and logging."""
+    """Run FedAvg without fluke's evaluations, saving and logging."""
     steps, clock = Steps(), Clock()
     environment = FlukeENV()
     environment.set_seed(job.seed)

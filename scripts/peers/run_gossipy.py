@@ -34,11 +34,11 @@ class Net(TorchModel):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
+        """Compute class scores."""
         return self.network(x)
 
     def init_weights(self, *args: Any, **kwargs: Any) -> None:
-        """All nodes start alike."""
+        """Keep the weights: all nodes start alike."""
 
 
 class Lap(SimulationEventReceiver):
@@ -48,19 +48,19 @@ class Lap(SimulationEventReceiver):
         self.clock = clock
 
     def update_timestep(self, t: int) -> None:
-        """A round is `TICKS` time steps."""
+        """Record the end of a round, which has `TICKS` time steps."""
         if (t + 1) % TICKS == 0:
             self.clock.lap()
 
     def update_message(self, failed: bool, msg: Any = None) -> None:
-        """Not counted."""
+        """Ignore messages, which are not counted."""
 
     def update_end(self) -> None:
-        """Nothing to write."""
+        """Do nothing at the end: there is nothing to write."""
 
 
 def run(job: Job) -> dict[str, Any]:
-    """A message, a merge and an update (a local epoch at the receiver) for each node and round, in random order."""
+    """Run a message, a merge and an update (a local epoch at the receiver) per node and round, in random order."""
     set_seed(job.seed)
     steps, clock = Steps(), Clock()
     clients = [job.client(i) for i in range(job.num_clients)]

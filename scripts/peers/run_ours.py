@@ -26,7 +26,7 @@ class Watch(callbacks.Monitor):
         self.clock, self.batch_size, self.steps = clock, batch_size, 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Rounds begin; from here on the engine's training is counted."""
+        """Start the clock and count the engine's training from now on."""
         train = pl_module.engine.train
 
         def counted(references: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,12 +41,12 @@ class Watch(callbacks.Monitor):
         self.clock.start()
 
     def on_boundary(self, trainer: Any, module: Any) -> None:
-        """A round has been committed."""
+        """Record the end of a round, which has been committed."""
         self.clock.lap()
 
 
 def run(job: Job) -> dict[str, Any]:
-    """The FedAvg config, or Gossip with one partner on a complete graph."""
+    """Run the FedAvg config, or Gossip with one partner on a complete graph."""
     L.seed_everything(job.seed, verbose=False)
     clients = [job.client(i) for i in range(job.num_clients)]
     images, labels = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])

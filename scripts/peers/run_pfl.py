@@ -29,13 +29,13 @@ class WithLoss(nn.Module):
         self.network = network
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Mean loss of a batch."""
+        """Compute the mean loss of a batch."""
         self.train()
         return nn.functional.cross_entropy(self.network(x), y)
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """What pfl evaluates in its first iteration."""
+        """Compute the metrics that pfl evaluates in its first iteration."""
         self.eval()
         return {"loss": Weighted(nn.functional.cross_entropy(self.network(x), y, reduction="sum").item(), len(y))}
 
@@ -47,18 +47,18 @@ class Lap(TrainingProcessCallback):
         self.clock = clock
 
     def on_train_begin(self, *, model: Any) -> Any:
-        """Iterations begin."""
+        """Start the clock before the iterations."""
         self.clock.start()
         return Metrics()
 
     def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-        """An iteration is pfl's round."""
+        """Record the end of an iteration, which is pfl's round."""
         self.clock.lap()
         return False, Metrics()
 
 
 def run(job: Job) -> dict[str, Any]:
-    """FedAvg: the central optimizer is SGD with a rate of 1, which sets the model to the weighted mean."""
+    """Run FedAvg; the central optimizer is SGD with a rate of 1, which sets the model to the weighted mean."""
     steps, clock = Steps(), Clock()
     users = {str(i): PyTorchTensorDataset(job.client(i), user_id=str(i)) for i in range(job.num_clients)}
     sampler = MinimizeReuseUserSampler(list(users))

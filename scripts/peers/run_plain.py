@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 
 
 def train(network: nn.Module, loader: DataLoader, job: Job) -> None:
-    """Local work of a client in a round."""
+    """Train a client's network in a round."""
     optimizer = torch.optim.SGD(network.parameters(), lr=job.lr)
     loss_of = nn.CrossEntropyLoss()
     network.train()
@@ -26,12 +26,12 @@ def train(network: nn.Module, loader: DataLoader, job: Job) -> None:
 
 
 def average(states: list[State]) -> State:
-    """The mean; all clients have equally many images."""
+    """Average the states; all clients have equally many images."""
     return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
 
 
 def run(job: Job) -> dict[str, Any]:
-    """FedAvg with a server, or synchronous gossip: train, then average with one random other."""
+    """Run FedAvg with a server, or synchronous gossip: train, then average with one random other."""
     steps, clock, draw = Steps(), Clock(), random.Random(job.seed)
     all_clients = range(job.num_clients)
     networks = [job.new_network() for _ in all_clients]

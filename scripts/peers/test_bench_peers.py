@@ -1,4 +1,4 @@
-"""The script that compares with other simulators: the work is the same, and what is not the same is said."""
+"""The comparison with other simulators: the work is the same, and differences are reported."""
 
 import dataclasses
 import doctest
@@ -27,7 +27,7 @@ def bench():
 
 @pytest.fixture
 def words(bench):
-    """A peer, a line and a run, in a few words."""
+    """Make a class with short makers of lines and runs."""
 
     class Words:
         @staticmethod
@@ -52,7 +52,7 @@ def start(*options, **more):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """One real run of `plain` and `ours` in both kinds of work: (process, peers.json, peers.md)."""
+    """Run `plain` and `ours` once in both kinds of work: (process, peers.json, peers.md)."""
     folder = tmp_path_factory.mktemp("peers")
     sizes = "--clients 6 --participants 3 --samples 20 --batch-size 8 --local-epochs 2 --rounds 3"
     # three rounds of three small clients do not converge: agreement to a quarter is all that can be asked
@@ -68,7 +68,7 @@ def compared(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("work", "trained"), [("fedavg", 3), ("gossip", 6)])
-def test_plain_and_ours_take_the_number_of_steps_that_follows_from_the_sizes(compared, work, trained):
+def test_plain_and_ours_take_the_expected_number_of_steps(compared, work, trained):
     runners = compared[1][work]["runners"]
     assert set(runners) == {"plain", "ours"}
     for name in runners:
@@ -91,8 +91,8 @@ def test_the_table_names_the_runners_their_engine_and_the_threads(compared):
 
 
 @pytest.mark.parametrize("name", ["plain", "ours"])
-def test_what_the_runners_do_is_fedavg_as_the_paper_has_it(bench, name, tmp_path, monkeypatch):
-    """Batches of a client's whole data leave nothing to chance: compare with the formulas written out."""
+def test_runners_compute_fedavg_as_in_the_paper(bench, name, tmp_path, monkeypatch):
+    """Compare with the formulas written out; batches of a client's whole data make the run deterministic."""
     from peer_job import Job
     from peer_workload import load, write
 
@@ -120,7 +120,7 @@ def test_what_the_runners_do_is_fedavg_as_the_paper_has_it(bench, name, tmp_path
     assert result["steps"] == 8 * 3 * 2
 
 
-def test_a_runner_that_fails_is_a_sentence_in_the_table(bench, words, tmp_path):
+def test_a_failing_runner_has_a_sentence_in_the_table(bench, words, tmp_path):
     peer = dataclasses.replace(bench.PEERS[0], name="missing")
     found = bench.one(peer, Path(sys.executable), {"folder": str(tmp_path / "runs")}, 60.0, None)
     assert "run_missing.py" in found
@@ -132,7 +132,7 @@ def test_a_runner_that_fails_is_a_sentence_in_the_table(bench, words, tmp_path):
     assert row.count("|") == len(COLUMNS) + 1
 
 
-def test_a_peer_that_does_not_install_is_a_reason_not_a_crash(bench, tmp_path, monkeypatch):
+def test_a_failed_installation_is_a_reason_not_a_crash(bench, tmp_path, monkeypatch):
     import peer_environments
 
     peer = next(peer for peer in bench.PEERS if peer.name == "pfl")
@@ -173,7 +173,7 @@ def test_ratios_are_medians_of_neighbouring_runs(words):
     assert "| 9 | 2.00 (1.00 to 5.00) |" in row  # 5/2.5, 50/10, 9/9; the median second is 9
 
 
-def test_another_number_of_steps_or_another_accuracy_is_a_complaint(words):
+def test_other_numbers_of_steps_or_accuracies_are_complaints(words):
     from peer_table import complaints, markdown
 
     plain, ours = words.line("plain", words.run(1, 1)), words.line("ours", words.run(1, 1, accuracy=0.88))
@@ -196,14 +196,14 @@ def test_the_examples_of_the_docstrings_hold(bench, name):
     assert found.failed == 0
 
 
-def test_a_busy_machine_is_said_aloud(words):
+def test_a_busy_machine_is_reported(words):
     from peer_table import busy
 
     assert "unreliable" in busy([words.line("plain", words.run(1, 1, load_before=3.2))], 2)[0]
     assert "unreliable" not in busy([words.line("plain", words.run(1, 1, load_before=2.8))], 2)[0]
 
 
-def test_clients_have_equally_many_images_and_no_image_twice(bench, tmp_path):
+def test_clients_have_equally_many_distinct_images(bench, tmp_path):
     from peer_workload import Images, write
 
     images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
