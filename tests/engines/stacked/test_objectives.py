@@ -268,7 +268,7 @@ class Unsaid(Proximal):
     stackable = False
 
 
-def test_an_objective_without_a_declaration_is_not_stacked(federation, naive):
+def test_an_objective_that_does_not_say_so_is_not_stacked(federation, naive):
     sentence = "objective Unsaid does not say stackable = True"
     with pytest.raises(CannotStack, match=sentence):
         federation(objective=Unsaid(), engine=StackedEngine)
