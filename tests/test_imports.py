@@ -46,7 +46,7 @@ def test_any_module_can_be_imported_first(nothing_loaded, names):
         importlib.import_module(name)
 
 
-def test_the_package_has_the_names_that_it_promises():
+def test_the_package_has_all_its_public_names():
     for name in dfl_lightning.__all__:
         assert getattr(dfl_lightning, name).__name__.rpartition(".")[2] == name
     assert set(dfl_lightning.__all__) <= set(dir(dfl_lightning))

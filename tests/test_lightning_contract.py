@@ -192,7 +192,7 @@ def test_every_override_takes_the_parameters_of_what_it_overrides():
                 assert list(inspect.signature(getattr(ours, name)).parameters) == list(theirs), name
 
 
-def test_what_the_loop_reads_and_assigns_is_there():
+def test_attributes_that_the_loop_uses_exist():
     trainer = DFLTrainer(accelerator="cpu")
     for path in (
         "fit_loop.epoch_loop._results",

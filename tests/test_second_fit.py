@@ -106,7 +106,7 @@ def test_a_shipped_policy_is_used_again(listed, place):
     agree(pictures(start(listed, place), 2), again)
 
 
-def test_what_was_assigned_between_two_fits_counts(fit):
+def test_assignments_between_two_fits_count(fit):
     policy = cb.Gossip(k=0)
     assert fit(module(), digits(), [policy], rounds=1).run.metrics["models_received"][0] == 0
     policy.k = 2

@@ -259,7 +259,7 @@ def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeyp
     assert run.module.bank.boundary.round == 6
 
 
-def test_changed_inputs_are_refused_and_said_of_forks_and_evaluations(kept, small_run, monkeypatch):
+def test_changed_inputs_are_refused_or_noted_in_forks_and_evaluations(kept, small_run, monkeypatch):
     load = Digits.load
 
     def rescaled(data):

@@ -134,7 +134,7 @@ def test_strides_match_torchs_without_moving_numbers(shape):
             assert found is x
 
 
-def test_what_follows_may_write_into_the_output():
+def test_later_operations_may_write_into_the_output():
     x, grad = numbers(1, 2, 3, 4), numbers(1, 3, 4, 2, seed=1).as_strided((1, 2, 3, 4), (1, 1, 8, 2))
     for norm in (of_batch, of_instances):
         leaf = x.clone().requires_grad_()
@@ -314,7 +314,7 @@ def risk(network, shape=(1, 6, 6)):
     return risk_of(network, network(x), lambda: network(x))
 
 
-def test_norms_are_looked_for_before_training():
+def test_norms_are_detected_before_training():
     assert risk(nn.Conv2d(1, 4, 3)) is NormRisk.NONE
     assert risk(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4))) is NormRisk.NONE
     assert risk(Net(nn.BatchNorm2d(4), product)) is NormRisk.SINGLE

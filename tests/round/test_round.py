@@ -82,7 +82,7 @@ def over(*pairs, nodes=3):
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
-def test_ones_own_model_costs_nothing_and_another_one_once():
+def test_other_clients_models_cost_once_and_own_ones_nothing():
     ledger = Ledger(3)
     for _ in range(2):
         ledger.fetch(torch.tensor([0, 1, 2]), torch.tensor([0, 2, 1]))

@@ -196,7 +196,7 @@ def test_the_line_before_training_says_how_links_fail(process, words):
     assert line == f"complete graph: 24 nodes, 276 links, connected, spectral gap 1.04, {words}"
 
 
-def test_a_share_that_rounds_to_all_or_nothing_is_said():
+def test_shares_that_round_to_all_or_none_are_noted():
     assert load_topology({"generator": "cycle_graph", "link_share": 0.8}, 6).warnings() == [
         "cycle graph: link_share 0.8 of so few links is all of them, in every round."
     ]

@@ -459,7 +459,7 @@ def test_clients_without_neighbours_are_named():
     assert many == ["empty graph: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more have no neighbours and train alone."]
 
 
-def test_groups_that_never_meet_are_counted():
+def test_disconnected_groups_are_counted():
     graph = nx.disjoint_union(nx.path_graph(3), nx.path_graph(2))
     assert load_topology(graph, 5).warnings() == [
         "given graph: disconnected, 2 groups of clients never learn from each other."

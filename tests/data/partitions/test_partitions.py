@@ -111,7 +111,7 @@ def test_any_valid_numbers_give_disjoint_nonempty_parts(partition, num_clients, 
 
 
 @pytest.mark.parametrize("partition", EVERYTHING, ids=names)
-def test_partitions_that_promise_it_assign_every_image(partition):
+def test_complete_partitions_assign_every_image(partition):
     source = source_of(np.arange(503) % 10, 10, 4)
     together = np.concatenate(partition.divide(source, 12, seed=3).train)
     np.testing.assert_array_equal(np.sort(together), np.arange(503))

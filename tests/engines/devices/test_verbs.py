@@ -162,7 +162,7 @@ def test_a_step_never_makes_the_host_wait(federation, count):
     assert waits[0] == waits[1]
 
 
-def test_norms_that_average_over_all_batches_are_stacked_there(federation, count):
+def test_norms_with_plain_averages_are_stacked_on_a_device(federation, count):
     """On a CPU such a network takes the loop engine; the numbers are the same."""
     layers = [nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3, momentum=None), nn.ReLU(), nn.Flatten()]
     options = {"network": nn.Sequential(*layers, nn.Linear(48, 3)), "kind": "batchnorm", "sizes": (9, 4, 14)}

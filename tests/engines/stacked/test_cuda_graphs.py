@@ -408,7 +408,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_recorder, reason):
+def test_unrecordable_steps_run_unrecorded_with_a_reason(federation, tape_recorder, reason):
     engine, found = rounds(federation, tape_recorder, **REASONS[reason])
     assert engine.details["graphs"].startswith("not recorded: ")
     assert reason in engine.details["graphs"]

@@ -75,7 +75,7 @@ def test_jobs_that_read_a_row_share_a_model():
     assert len(found) == 15
 
 
-def test_models_are_taken_a_few_at_a_time():
+def test_models_are_evaluated_in_small_groups():
     models = shared_models(torch.arange(6), torch.tensor([1, 2, 1, 3, 2, 0]), torch.full((6,), 2), lambda jobs: jobs)
     assert [few.jobs.tolist() for few in models.split(3)] == [[0, 2, 1, 4, 3], [5]]
     assert [few.totals.tolist() for few in models.split(3)] == [[4, 4, 2], [2]]

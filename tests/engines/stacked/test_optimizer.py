@@ -101,7 +101,7 @@ def by_dimensions(parameters, kind=torch.optim.SGD):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop], ids=["fused", "plain"])
-def test_groups_are_those_that_each_client_alone_would_have(kind):
+def test_parameter_groups_equal_those_of_each_client_alone(kind):
     """Stacked, a bias has one dimension more: the user's factory must not see that."""
     factory = functools.partial(by_dimensions, kind=kind)
     start = [numbers(2, *shape, seed=i) for i, shape in enumerate(SHAPES)]

@@ -105,7 +105,7 @@ def test_scores_in_bfloat16_have_losses_in_float32(federation, bias):
 
 
 @pytest.mark.parametrize("engine", [StackedEngine, LoopEngine])
-def test_a_loss_of_ones_own_is_given_scores_in_float32(federation, engine):
+def test_a_users_loss_receives_scores_in_float32(federation, engine):
     """Within torch.vmap a cross-entropy of bfloat16 would be one of three digits."""
     seen = []
 

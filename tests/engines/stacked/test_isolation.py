@@ -1,4 +1,4 @@
-"""A client whose numbers break, in a cohort: the others' bits are those of a cohort in which it is well."""
+"""Isolation of a diverged client in its cohort: the bits of the others do not change."""
 
 import functools
 

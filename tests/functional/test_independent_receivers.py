@@ -1,4 +1,4 @@
-"""Receivers do not see each other: a hub among many leaves gets what it would get alone, and so does each leaf."""
+"""Independence of receivers: a hub and many leaves get the results that each would get alone."""
 
 import pytest
 import torch
