@@ -1,1 +1,1 @@
-"""Engines: how the clients of a cohort are trained and scored."""
+"""Engines, which train and score the clients of a cohort."""

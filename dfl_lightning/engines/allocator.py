@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, for the next cohort to take."""
+"""Settings of the memory allocator, so that freed memory stays with the process for the next cohort."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def keep_freed_memory() -> bool:
     """Tell glibc's allocator not to return a cohort's memory to the system after each cohort.
 
     Otherwise every cohort asks for its pages again, and the system clears each of them: a fifth of a short round of
-    small perceptrons. Elsewhere than on Linux with glibc nothing happens, nor where the user has set the allocator by
-    the environment (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`).
+    small perceptrons. The function does nothing on other systems than Linux with glibc, and if the user has set the
+    allocator by the environment (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, `GLIBC_TUNABLES`).
 
     Returns:
-        Whether the allocator took it.
+        True if the allocator accepted both settings.
     """
     glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
     if not glibc or any(name in os.environ for name in _OWN_SETTINGS):

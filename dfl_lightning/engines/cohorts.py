@@ -1,4 +1,7 @@
-"""Which clients an engine works on together: a pure function of the config, never of threads or timings."""
+"""Plans of cohorts: the clients that an engine works on together.
+
+A plan is a pure function of the config; it never depends on threads or timings.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ import torch
 from torch import Tensor
 
 VIRTUAL_WORKERS = 8
-"""Cohorts come in multiples of this where there is work enough, else in fours or twos: threads are then all busy."""
+"""The number of cohorts is a multiple of this if there is enough work, else of 4 or 2, so that all threads are busy."""
 
 
 def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, fewest: int | None = None) -> list[Tensor]:
-    """Clients by falling number of steps, cut into blocks with about equal shares of all steps.
+    """Sort clients by falling number of steps, and cut them into blocks with about equal shares of all steps.
 
-    Clients of a block have similar numbers of steps, so that few of them are done before the others. Short blocks bound
+    Clients of a block have similar numbers of steps, so that few of them finish before the others. Narrow blocks bound
     the wait for Ctrl-C and the memory of a block.
 
     Args:
         steps: optimizer steps of each client in a round.
-        narrowest: as many clients as make a block worth its overhead, if there are enough of them for two blocks.
-        widest: most clients of a block.
-        fewest: so many blocks at least, if there are as many clients.
+        narrowest: least number of clients that makes a block worth its overhead, if there are enough for two blocks.
+        widest: largest number of clients of a block.
+        fewest: least number of blocks, if there are as many clients.
 
     Examples:
         >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
@@ -42,16 +45,16 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, few
 def cohorts_on_gpus(
     steps: Sequence[int], processes: int = 1, widest: int | None = None, fewest: int | None = None
 ) -> list[Tensor]:
-    """Few wide cohorts: one launch serves all clients of one, and caches gain nothing.
+    """Divide clients into few wide cohorts, since one kernel launch serves all clients of a cohort.
 
-    Whose clients a process has does not depend on how many cohorts they are cut into: cohort c belongs to process
-    c modulo `processes`, and each has equally many.
+    The clients of a process do not depend on the number of cohorts: cohort c belongs to process c modulo `processes`,
+    and all processes have the same number of cohorts.
 
     Args:
         steps: optimizer steps of each client in a round.
-        processes: each has a GPU and a block of clients.
-        widest: most clients of a cohort; None: any number.
-        fewest: so many cohorts at least, in all processes together, if there are as many clients.
+        processes: number of processes; each has a GPU and a block of clients.
+        widest: largest number of clients of a cohort; None: any number.
+        fewest: least number of cohorts, in all processes together, if there are as many clients.
 
     Examples:
         >>> [cohort.tolist() for cohort in cohorts_on_gpus([1, 4, 2, 1, 1], processes=2, widest=2)]

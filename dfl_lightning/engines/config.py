@@ -1,4 +1,4 @@
-"""What an engine needs to know about a run besides rows and data."""
+"""The config of an engine: all that it needs to know about a run in addition to rows and data."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from dfl_lightning.tasks import Classification, Task
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Everything an engine needs to know about local work besides rows and data.
+    """Description of local work: all that an engine needs to know in addition to rows and data.
 
     Args:
-        network: the plain network that rows are rows of; its own parameters are a scratch pad.
+        network: the network whose parameters and buffers make a row; its own values are overwritten.
         optimizer: a `torch.optim` class with its arguments bound: parameters -> optimizer; see `ClientOptimizer`.
         loss: (outputs [B, ...], labels [B]) -> mean loss of the batch.
         metrics: torchmetrics by name, computed for each job.
         objective: the local training rule.
-        batch_size: samples in a batch; the last one of an epoch may be smaller.
+        batch_size: samples in a batch; the last batch of an epoch may be smaller.
         seed: the run's seed.
-        dtype: of rows and inputs.
+        dtype: type of rows and inputs.
         clip_norm: largest gradient norm of a client; None: no clipping.
         clip_value: largest absolute gradient entry; None: no clipping.
-        reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
-        tf32: on a GPU, products and convolutions may be TensorFloat32; see `float32_arithmetic`.
+        reduced: type in which layers compute where torch's autocast allows it; rows stay in `dtype`.
+        tf32: allow TensorFloat32 for products and convolutions on a GPU; see `float32_arithmetic`.
         cuda_graphs: record the steps of a GPU and replay them.
-        processes: that share the clients.
-        cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
-        room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
-        scheduled: options of the optimizer, beside `lr`, that change from round to round.
-        keeps_optimizer: clients' optimizer states go on from round to round.
-        prediction: how clients predict in the run's own evaluations; None: by the network's scores.
-        watched: layers whose inputs a selection wants: their names -> who wants them.
-        features: layers whose inputs the objective, the prediction or a selection wants: their names -> names of the
+        processes: number of processes that share the clients.
+        cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory allows.
+        room: bytes of a GPU that rows and data leave free, the least of all processes; None: not known.
+        scheduled: options of the optimizer, in addition to `lr`, that change from round to round.
+        keeps_optimizer: keep clients' optimizer states from round to round.
+        prediction: the clients' prediction rule in the run's own evaluations; None: the network's scores.
+        watched: layers whose inputs a selection reads: their names -> the selection that reads them.
+        features: layers whose inputs the objective, the prediction or a selection reads: their names -> names of the
             network's layers.
-        task: what the network's outputs mean.
+        task: meaning of the network's outputs.
     """
 
     network: nn.Module
@@ -70,10 +70,10 @@ class EngineConfig:
 
     @property
     def predicted_features(self) -> tuple[str, ...]:
-        """Layers whose inputs the prediction or a selection wants, by their names."""
+        """Names of the layers whose inputs the prediction or a selection reads."""
         own = () if self.prediction is None else self.prediction.features
         return tuple(dict.fromkeys((*own, *self.watched)))
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The context of forward passes and losses in the present thread."""
+        """Return the context of the present thread's forward passes and losses: autocast to `reduced`, or none."""
         return nullcontext() if self.reduced is None else torch.autocast(device.type, self.reduced)

@@ -1,7 +1,7 @@
-"""The draws of local training: which samples make a client's next batch, and what is random about a step.
+"""Random draws of local training: orders of samples, keys of dropout masks, generators of augmentations.
 
-Every draw is named by round, client, epoch and step, so that both engines, any company and any number of threads draw
-alike.
+Every draw is named by round, client, epoch and step. So a client draws the same in both engines, in any cohort and with
+any number of threads.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Whole = TypeVar("Whole", int, np.ndarray)
 
 @dataclass(frozen=True)
 class Draws:
-    """The named draws of one call of an engine.
+    """Named draws of one call of an engine.
 
     Args:
         seed: the run's seed.
-        purpose: `local` or `finetune` for example.
+        purpose: name of the call, for example `local` or `finetune`.
         round: 0-based.
     """
 
@@ -36,25 +36,25 @@ class Draws:
     round: int
 
     def orders_of(self, owner: int, first: int, epochs: int, samples: int) -> torch.Tensor:
-        """The orders in which epochs take a client's samples, a fresh permutation each: int64 [epochs, samples].
+        """Draw a permutation of a client's samples for each of several epochs, int64 [epochs, samples].
 
         Args:
             owner: the client.
-            first: of the epochs of the client's training in this round, 0-based.
-            epochs: how many.
-            samples: how many it has.
+            first: the first of the epochs, 0-based in the client's training in this round.
+            epochs: number of epochs.
+            samples: number of the client's samples.
         """
         each = np.ones(epochs, dtype=np.int64)
         flat = self.orders(owner * each, np.arange(first, first + epochs), samples * each)
         return torch.from_numpy(flat).view(epochs, samples)
 
     def orders(self, owners: np.ndarray, epochs: np.ndarray, samples: np.ndarray) -> np.ndarray:
-        """The same for epochs of any clients, int64 [sum of `samples`]: all of the first one, and so on.
+        """Draw a permutation for each of n epochs of any clients, one behind the other: int64 [sum of `samples`].
 
         Args:
             owners: the client of each epoch, int64 [n], below 2^31.
-            epochs: int64 [n], below 2^32.
-            samples: how many each client has, int64 [n].
+            epochs: number of each epoch in its client's training in this round, 0-based, int64 [n], below 2^32.
+            samples: number of samples of each epoch's client, int64 [n].
 
         Examples:
             >>> draws = Draws(0, "local", round=1)
@@ -67,40 +67,37 @@ class Draws:
         return permutations(keys, samples)
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
-        """The key of the dropout layers' masks in one step, int32 [2].
+        """Return the key of the dropout layers' masks in one step of a client, int32 [2].
 
         Args:
             owner: the client.
-            epoch: of the client's training in this round, 0-based.
-            step: of the epoch, 0-based.
+            epoch: 0-based in the client's training in this round.
+            step: 0-based in the epoch.
         """
         return self.masks_of([(owner, epoch, step)])[0]
 
-    def masks_of(self, words: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-        """The keys of several clients, int32 [k, 2], for an owner, epoch and step of each."""
+    def masks_of(self, steps: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+        """Return the keys of the dropout masks of several clients, int32 [k, 2], for (owner, epoch, step) of each."""
         purpose = f"{self.purpose} dropout layers"
-        return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in words])
+        return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in steps])
 
     def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
-        """The generator from which the augmentation of one batch draws.
+        """Return the generator from which the augmentation of one batch draws.
 
         Args:
             owner: the client.
-            epoch: of the client's training in this round, 0-based.
-            step: of the epoch, 0-based.
+            epoch: 0-based in the client's training in this round.
+            step: 0-based in the epoch.
         """
-        return self._stream("augment", owner, epoch, step)
-
-    def _stream(self, what: str, owner: int, *words: int) -> torch.Generator:
-        return stream(self.seed, f"{self.purpose} {what}", self.round, owner, *words)
+        return stream(self.seed, f"{self.purpose} augment", self.round, owner, epoch, step)
 
 
 def batches_of(samples: Whole, batch_size: int) -> Whole:
-    """Batches of an epoch; the last one may be smaller.
+    """Count the batches of an epoch; the last one may be smaller.
 
     Args:
-        samples: of the client, or of several.
-        batch_size: B.
+        samples: number of samples of one client, or an array with those of several clients.
+        batch_size: samples of a whole batch.
 
     Examples:
         >>> batches_of(33, 16), batches_of(0, 16), batches_of(np.array([16, 17]), 16).tolist()

@@ -1,7 +1,8 @@
 """Dropout layers whose masks are a function of a key and a position, instead of torch's global generator.
 
 A mask is counter-based: entry `i` of the `c`-th dropout layer of a forward pass is a hash of the client's key for this
-step, of `c` and of `i`. It is the same on every device, alone and beside other clients, and it is made on the device.
+step, of `c` and of `i`. It is the same on every device, and the same if the client is trained alone or with others. It
+is computed on the device.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dfl_lightning.utils.randomness.global_generators import changed, states
 
 
 def mask_key(seed: int) -> Tensor:
-    """What the masks of one client in one step are hashed from, int32 [2].
+    """Return the key from which the masks of one client in one step are hashed, int32 [2].
 
     Args:
         seed: from 0 to 2**63 - 1; see `dfl_lightning.utils.randomness.random_streams.stream_seed`.
@@ -26,19 +27,19 @@ def mask_key(seed: int) -> Tensor:
 
 
 def mask_keys(seeds: Sequence[int]) -> Tensor:
-    """The keys of several clients, int32 [k, 2]; see `mask_key`."""
+    """Return the keys of several clients, int32 [k, 2]; see `mask_key`."""
     keys = [(seed & 0xFFFFFFFF, ((seed >> 31) | 1) & 0xFFFFFFFF) for seed in seeds]  # an odd stride visits all numbers
     return torch.tensor([(_signed(start), _signed(stride)) for start, stride in keys], dtype=torch.int32).view(-1, 2)
 
 
 def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor:
-    """Which entries a dropout layer keeps.
+    """Compute the mask of a dropout layer: True for entries that it keeps.
 
     Args:
-        keys: of k clients, int32 [k, 2]; see `mask_key`.
-        call: how many dropout layers the forward pass has been through before.
-        shape: of one client's mask.
-        p: the probability of dropping an entry, in steps of 2**-24.
+        keys: keys of k clients, int32 [k, 2]; see `mask_key`.
+        call: number of dropout layers that the forward pass has applied before this one.
+        shape: shape of one client's mask.
+        p: probability of dropping an entry, rounded to a multiple of 2**-24.
 
     Returns:
         Bool [k, *shape].
@@ -58,50 +59,50 @@ def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """A logical shift to the right of int32, whose own keeps the sign."""
+    """Move int32 bits to the right and fill with zeros; torch's own shift copies the sign bit."""
     return torch.bitwise_right_shift(bits, by).bitwise_and_((1 << (32 - by)) - 1)
 
 
 def _mixed(word: int) -> int:
-    """The same mixer for one number, 0 <= word < 2**32."""
+    """Mix the bits of one number, 0 <= word < 2**32, as `keep_mask` does for tensors."""
     word = ((word ^ word >> 16) * 0x7FEB352D) & 0xFFFFFFFF
     word = ((word ^ word >> 15) * 0x846CA68B) & 0xFFFFFFFF
     return word ^ word >> 16
 
 
 def _signed(word: int) -> int:
-    """The int32 with the same bits as a number from 0 to 2**32 - 1."""
+    """Convert a number from 0 to 2**32 - 1 to the int32 with the same bits."""
     return word - 2**32 if word >= 2**31 else word
 
 
 class MaskSource:
-    """The key of all dropout layers of one network; the engine sets it before each step.
+    """Source of the masks of all dropout layers of one network; the engine sets its key before each step.
 
     Attributes:
         key: int32 [2]; see `mask_key`.
-        call: dropout layers that the present forward pass has been through.
+        call: number of dropout layers that the present forward pass has applied.
     """
 
     def __init__(self) -> None:
         self.begin(mask_key(0))
 
     def begin(self, key: Tensor) -> None:
-        """A forward pass with this key is next."""
+        """Prepare for a forward pass with this key."""
         self.key, self.call = key, 0
 
     def next_call(self) -> int:
-        """The number of the dropout layer that asks."""
+        """Return the number of the calling dropout layer in this forward pass, and count it."""
         self.call += 1
         return self.call - 1
 
 
 class StreamDropout(nn.Module):
-    """`nn.Dropout`, `nn.Dropout1d`, `2d` and `3d` with masks from a `MaskSource`.
+    """Dropout layer that replaces `nn.Dropout`, `nn.Dropout1d`, `2d` and `3d`, with masks from a `MaskSource`.
 
     Args:
         p: share of the entries (or channels) that are zeroed.
-        channelwise: whether a mask covers whole channels.
-        source: where masks come from.
+        channelwise: drop whole channels instead of entries.
+        source: the network's source of masks.
     """
 
     def __init__(self, p: float, channelwise: bool, source: MaskSource) -> None:
@@ -109,7 +110,7 @@ class StreamDropout(nn.Module):
         self.p, self.channelwise, self.source = p, channelwise, source
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero a share `p` of the entries and scale the others, in training only."""
+        """Zero a share `p` of the entries and divide the others by 1 - p, in training only."""
         if not self.training or self.p == 0:
             return x
         call, key = self.source.next_call(), self.source.key.to(x.device)
@@ -117,7 +118,7 @@ class StreamDropout(nn.Module):
         return x * (keep.to(x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
 
     def shape_of_mask(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the mask of one client's tensor of this shape."""
+        """Return the shape of the mask of one client's tensor, given the tensor's shape."""
         return (*shape[:2], *[1] * (len(shape) - 2)) if self.channelwise else tuple(shape)
 
 
@@ -133,7 +134,7 @@ def replace_dropout_layers(network: nn.Module) -> MaskSource:
     """Swap the network's dropout layers, in place, for ones that draw from the returned source."""
     source = MaskSource()
     for parent in list(network.modules()):
-        for name, child in list(parent._modules.items()):  # named_children() would skip a layer's second place
+        for name, child in list(parent._modules.items()):  # named_children() would skip a layer that occurs twice.
             if child is not None and type(child) in _CHANNELWISE:
                 setattr(parent, name, StreamDropout(float(child.p), _CHANNELWISE[type(child)], source))  # type: ignore[arg-type]
     return source
@@ -143,11 +144,11 @@ def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
     """Refuse a network that draws from a global generator, in training or in evaluation.
 
     Args:
-        network: after `replace_dropout_layers`.
+        network: the network, after `replace_dropout_layers`.
         example: two inputs, [2, ...].
 
     Raises:
-        UserError: such a network's runs could not be repeated nor resumed.
+        UserError: the network draws, so that its runs could neither be repeated nor resumed.
     """
     was_training = {module: module.training for module in network.modules()}
     before, state_of_torch = states(), torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""What an engine is: it trains and scores the models of a bank, cohort by cohort."""
+"""Base class of engines, which train and score the models of a bank cohort by cohort."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
 
 ANY_SAMPLE = torch.tensor([0])
-"""Stands for the samples of a client without any, where the shapes of a network's outputs are asked for."""
+"""Index of a sample that gives the shapes of a network's outputs for a client without samples."""
 
 COMPOSED_AT_ONCE = 32
-"""Models put together from several rows that are tried in one go, on a CPU."""
+"""Number of models combined from several rows that are scored together on a CPU."""
 
 REMOTE_BYTES = 2**28
-"""How much of the rows of other processes a process has for an evaluation at a time, about."""
+"""Approximate bytes of other processes' rows that a process holds at a time in an evaluation."""
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How the jobs of an evaluation are put together, whatever the number of processes and threads.
+    """Division of an evaluation's jobs into pieces; it does not depend on the number of processes and threads.
 
     Args:
         home: long [J], the client in whose cohort a job is done; -1 for the global test set.
-        shared_samples: jobs of one owner each, long, that are scored together on its samples.
-        others: the other jobs, those of a cohort together, if they are not too many.
+        shared_samples: indices of jobs, long; each tensor has jobs of one owner that are scored together on its
+            samples.
+        others: indices of the other jobs, long; each tensor has jobs of one cohort, if they are not too many.
     """
 
     home: Tensor
@@ -61,25 +62,25 @@ class EvaluationPlan:
 
 
 class Engine(ABC):
-    """Trains and scores the models of a bank cohort by cohort, several cohorts at once.
+    """Base class of engines, which train and score the models of a bank cohort by cohort, several cohorts at once.
 
-    `train`, `rehearse`, `gradients` and `evaluate` are called alike by all processes of a run, each of which does the
-    jobs of its own cohorts; all get the results of all. A kind of engine says how one cohort is trained
-    (`train_cohort`) and how jobs are scored (`score`).
+    All processes of a run call `train`, `rehearse`, `gradients` and `evaluate` with the same arguments. Each process
+    does the jobs of its own cohorts, and all get the results of all jobs. A subclass trains one cohort
+    (`train_cohort`) and scores jobs (`score`).
 
     Cohorts are a pure function of the config, each runs in one thread from beginning to end, and every random draw is
     named: on one kind of processor bits depend on the config only, not on the number of threads.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
 
     Attributes:
-        bank: the models that it works on; see `serve`.
-        details: what else was decided at the start, by name; for the summary.
-        reason: why this engine was chosen, in a few words; empty where nothing else was possible or asked for.
-        between_cohorts: called now and then from the main thread; raises to abandon the work (Ctrl-C).
+        bank: the models that the engine works on; see `attach`.
+        details: further decisions made at the start, by name, for the summary.
+        reason: reason for the choice of this engine, in a few words; empty if `auto` or the user chose it directly.
+        between_cohorts: function that the main thread calls now and then; it raises to abandon the work (Ctrl-C).
     """
 
     name = "engine"
@@ -94,13 +95,13 @@ class Engine(ABC):
         self.between_cohorts: Callable[[], None] = lambda: None
 
     def attach(self, bank: Bank) -> None:
-        """Work on the models of this bank from now on, where the engine has its data."""
+        """Set the bank whose models the engine works on, and give the bank the engine's cohorts and device."""
         self.bank = bank
         bank.cohorts, bank.device = self.cohorts, self.data.images.device
 
     @property
     def cohorts(self) -> list[Tensor]:
-        """Clients that are worked on together, int64 [c] each."""
+        """Clients that are trained together, int64 [c] for each cohort."""
         return self._cohorts
 
     @cohorts.setter
@@ -111,46 +112,46 @@ class Engine(ABC):
 
     @cached_property
     def steps(self) -> list[int]:
-        """Batches of an epoch of each client."""
+        """Number of batches of each client's epoch."""
         return [batches_of(count, self.config.batch_size) for count in self.data.sizes("train").tolist()]
 
     @property
     def threads(self) -> int:
-        """Cohorts that are worked on at once."""
+        """Number of cohorts that are trained at the same time, each in a thread."""
         return 1 if self.data.images.is_cuda else min(torch.get_num_threads(), len(self.cohorts))
 
     @property
     @abstractmethod
     def cohort_bytes(self) -> int:
-        """Predicted memory of the cohort under way that takes most, without rows and data."""
+        """Predicted memory of the largest cohort while it is trained, in bytes, without rows and data."""
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """What a checkpoint keeps of what was found out about the device; empty where nothing was."""
+        """Decisions that were measured on the device, for a checkpoint; empty if all follows from the config."""
         return {}
 
     def restore_decisions(self, decisions: Mapping[str, Any]) -> None:
-        """Go on as a former part of the run did.
+        """Restore the decisions of an earlier part of the run.
 
         Args:
-            decisions: from its checkpoint.
+            decisions: `decisions` as saved in its checkpoint.
         """
-        return  # on a CPU everything follows from the config
+        return  # On a CPU everything follows from the config.
 
     def tune_to_device(self, ranks: Ranks) -> None:
-        """Decide what is left to find out about the device before the first round; all processes decide alike."""
+        """Measure the device before the first round, and decide what depends on it, the same in all processes."""
         return
 
     def out_of_memory(self, error: BaseException) -> str:
-        """One sentence where local work takes more memory than there is."""
+        """Say in one sentence that local work needs more memory than the device has, with a remedy."""
         return out_of_memory(error)
 
-    # --- what is asked of it ----------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
     def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
-        """Train each owner's model from its reference into the set `trained`; the others keep their row.
+        """Train each owner's model from its reference into the row set `trained`; other clients keep their row.
 
         Args:
-            references: where each job starts; one job an owner.
+            references: the models that training starts from, at most one for each client.
             training: purpose, round, phases; see `Training`.
             progress: called from the main thread after each cohort with (done, total).
         """
@@ -160,12 +161,12 @@ class Engine(ABC):
         return result
 
     def rehearse(self, references: References, training: Training, into: str) -> Trained:
-        """Train into a row set made by `Bank.scratch`; nothing else is kept.
+        """Train into a row set made by `Bank.scratch`, and change nothing else.
 
         Args:
-            references: the models that training starts from, one a client.
-            training: what to do.
-            into: name of the row set, which gets the trained models; clients without a job keep their model.
+            references: the models that training starts from, at most one for each client.
+            training: purpose, round, phases; see `Training`.
+            into: name of the row set for the trained models; the row of a client without a job becomes its model.
         """
         self.bank.check_write(f"engine.rehearse(..., into='{into}')", into)
         target = self.bank.stored(into)
@@ -173,11 +174,11 @@ class Engine(ABC):
         return self._train(references, training, target, None)[0]
 
     def gradients(self, references: References, training: Training) -> Tensor:
-        """Gradients of the mean training loss; nothing is updated.
+        """Return gradients of the mean training loss; no model is updated.
 
         Args:
-            references: the models at which the gradients are taken, one a client.
-            training: names the batches.
+            references: the models at which the gradients are taken, at most one for each client.
+            training: purpose and round, which name the batches; see `Training`.
 
         Returns:
             [own, width]; zero rows for clients without a job.
@@ -188,16 +189,18 @@ class Engine(ABC):
         return target
 
     def evaluate(self, references: References, split: str) -> Evaluation:
-        """Mean loss and metrics of each reference on its owner's data.
+        """Compute mean loss and metrics of each reference on its owner's data.
 
-        Data are in every process: most models are tried where their row is, on whosoever's data; see `plan`.
+        All processes have all data. So most models are evaluated in the process that has their row, also on the data
+        of another client; see `plan`.
 
         Args:
             references: the models; owner -1 is the global test set.
             split: `train`, `val` or `test`.
 
         Raises:
-            ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
+            ValueError: an owner is -1 and some parameters are personal: the global test set has none to complete the
+                model with.
         """
         bank = self.bank
         bank.join_device()
@@ -211,7 +214,7 @@ class Engine(ABC):
             plan = self.plan(references, split)
             mine = ranks.at_home(plan.home)
             names = self.config.task.names
-            found = torch.full((2 + len(self.metrics) + len(names), len(references)), math.nan, dtype=torch.float64)
+            table = torch.full((2 + len(self.metrics) + len(names), len(references)), math.nan, dtype=torch.float64)
             for wave in self.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
@@ -219,17 +222,21 @@ class Engine(ABC):
                     scores = self.score(jobs, split)
                 assert scores.weights is not None
                 lines = [scores.losses, scores.weights, *scores.metrics.values(), *scores.means.values()]
-                found[:, here] = torch.stack(lines)
-            losses, weights, *others = ranks.join(torch.nonzero(mine).squeeze(1), list(found))
+                table[:, here] = torch.stack(lines)
+            losses, weights, *others = ranks.join(torch.nonzero(mine).squeeze(1), list(table))
             metrics, means = others[: len(self.metrics)], others[len(self.metrics) :]
             of_task = dict(zip(names, means, strict=True))
             return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)), weights, of_task)
 
-    # --- how it is done ---------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------------------------
     def _train(
         self, references: References, training: Training, target: Tensor, progress: Progress | None
     ) -> tuple[Trained, Targets]:
-        """The jobs of this process' clients, into its rows; the results of all, and rows of other sets that changed."""
+        """Train this process' clients into its rows of `target`.
+
+        Returns:
+            The results of all clients' jobs, and this process' rows of all row sets that were trained.
+        """
         bank, ranks = self.bank, self.bank.ranks
         targets = Targets(target, lambda name: bank.stored(name).clone())
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
@@ -239,8 +246,8 @@ class Engine(ABC):
             with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
                 done = self._train_cohorts(jobs, training, targets, progress)
             parts = (done.losses, done.samples, done.finite, *done.numbers.values())
-            found = [_spread(part, mine, len(references)) for part in parts]
-            losses, samples, finite, *numbers = ranks.join(mine, found)
+            spread = [_spread(part, mine, len(references)) for part in parts]
+            losses, samples, finite, *numbers = ranks.join(mine, spread)
             return Trained(losses, samples, finite, dict(zip(done.numbers, numbers, strict=True))), targets
 
     def _train_cohorts(
@@ -258,7 +265,7 @@ class Engine(ABC):
         set_mode(self.config.loss, True)
 
         def work(jobs: Tensor) -> Trained:
-            with torch.enable_grad():  # also within an evaluation: fine-tuning
+            with torch.enable_grad():  # An evaluation, where gradients are off, may fine-tune models.
                 return self.train_cohort(references.take(jobs), training, targets, pool)
 
         def done(index: int, result: Trained) -> None:
@@ -280,46 +287,46 @@ class Engine(ABC):
         """Train the jobs of one cohort in the present thread.
 
         Args:
-            references: of the cohort's jobs.
-            training: what to do.
-            targets: where the trained rows are written.
-            pool: of threads; `pool.check` is called between steps, so that a failure elsewhere ends this one.
+            references: the models that the cohort's jobs start from.
+            training: purpose, round, phases; see `Training`.
+            targets: tensors for the trained rows.
+            pool: the threads; call `pool.check` between steps, so that a failure in another thread ends this one.
         """
 
     @abstractmethod
     def score(self, references: References, split: str) -> Evaluation:
-        """Score references; all rows that they read are in this process.
+        """Score references whose rows are all in this process.
 
         Args:
             references: J models.
-            split: `train`, `val` or `test` of each reference's owner.
+            split: `train`, `val` or `test` data of each reference's owner.
         """
 
     @abstractmethod
     def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
-        """What models make of their owners' samples, in the present thread; see `predicting.predict`.
+        """Compute models' outputs on their owners' samples, in the present thread; see `predicting.predict`.
 
         Args:
             references: J models of clients; all rows that they read are in this process.
-            splits: which samples: `train`, `val`, `test`.
-            pool: of threads; `pool.check` is called between batches.
+            splits: names of the splits: `train`, `val`, `test`.
+            pool: the threads; call `pool.check` between batches.
 
         Returns:
-            By split for each model, float64, with the features of `config.features`.
+            For each model its outputs by split, float64, with the features of `config.features`.
         """
 
     @property
     def predicted_at_once(self) -> int:
-        """Models whose outputs are in memory at a time, unless a client has more of them."""
+        """Number of models whose outputs are in memory at a time; more only if one client has more."""
         return 1
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what an evaluation computes beside losses: the task's numbers, and the chosen metrics."""
+        """Names of the numbers that an evaluation adds to losses: the task's numbers, and the chosen metrics."""
         return (*self.config.task.numbers, *self.config.metrics)
 
     def rows_read(self, references: References) -> Tensor:
-        """The row that each reference is, as it stands; -1 where it is put together from several."""
+        """Return the row that each reference equals, long [J]; -1 for a model that is combined from several rows."""
         term, *others = references.terms
         if others or isinstance(term.which, Weights):
             return torch.full_like(references.owners, -1)
@@ -329,31 +336,33 @@ class Engine(ABC):
         return torch.where(mine, term.which, -1)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
-        """Groups of jobs of one owner that are faster together than with jobs of the same model; by default none.
+        """Return groups of jobs of one owner that are faster together than with jobs of the same model.
+
+        The default is no group.
 
         Args:
             references: J models.
-            split: `train`, `val` or `test` of each reference's owner.
+            split: `train`, `val` or `test` data of each reference's owner.
 
         Returns:
-            Job indices of each group, long.
+            The job indices of each group, long.
         """
         return []
 
     @property
     def composed_at_once(self) -> int:
-        """Models put together from several rows that are tried in one go."""
+        """Number of models combined from several rows that are scored together."""
         return COMPOSED_AT_ONCE
 
     def plan(self, references: References, split: str) -> EvaluationPlan:
-        """Which jobs of an evaluation are done together, and in which cohort; a pure function of the jobs.
+        """Divide the jobs of an evaluation into pieces, and assign each job to a cohort; a pure function of the jobs.
 
-        A job that reads a row as it stands is done in the cohort of that row, so that rows need not be brought
-        together; other jobs, and those that share samples, in the cohort of the owner.
+        A job that reads one unchanged row is done in the cohort of that row, so that the row need not be moved; other
+        jobs, and those that share samples, are done in the cohort of the owner.
 
         Args:
             references: J models.
-            split: `train`, `val` or `test` of each reference's owner.
+            split: `train`, `val` or `test` data of each reference's owner.
         """
         read, owners = self.rows_read(references), references.owners
         home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
@@ -362,15 +371,16 @@ class Engine(ABC):
         for jobs in shared_samples:
             home[jobs], rest[jobs] = owners[jobs], False
         left, others = torch.nonzero(rest).squeeze(1), []
-        for jobs in (left[places] for places in self.by_cohort(home[left])):
+        for jobs in (left[indices] for indices in self.by_cohort(home[left])):
             composed = read[jobs] < 0
             others += [jobs[~composed], *jobs[composed].split(self.composed_at_once)]
         return EvaluationPlan(home, shared_samples, [piece for piece in others if len(piece)])
 
     def waves(self, plan: EvaluationPlan) -> list[Tensor]:
-        """Jobs in portions of whole pieces, so that a process has few rows of others at a time.
+        """Divide the jobs into portions of whole pieces, so that a process holds few rows of other processes at a time.
 
-        The same in all processes. Pieces of a process' cohorts are done at the same time, as far as there are threads.
+        The portions are the same in all processes. Each has pieces of all cohorts, since cohorts are scored at the same
+        time if there are threads.
         """
         cohort = self.cohort_of(plan.home)
         processes = self.config.processes
@@ -379,34 +389,34 @@ class Engine(ABC):
         portions: list[list[Tensor]] = []
         turn: Counter[int] = Counter()
         for piece in (*plan.shared_samples, *plan.others):
-            place = int(cohort[piece[0]])
-            number = turn[place] // at_once
+            index = int(cohort[piece[0]])
+            number = turn[index] // at_once
             if number == len(portions):
                 portions.append([])
             portions[number].append(piece)
-            turn[place] += 1
+            turn[index] += 1
         return [torch.cat(portion).sort().values for portion in portions]
 
     def cohort_of(self, owners: Tensor) -> Tensor:
-        """Number of each owner's cohort; the one after the last for the global test set."""
-        place = torch.full((self.data.num_clients + 1,), len(self.cohorts))
+        """Return the index of each owner's cohort; the number of cohorts for the global test set (owner -1)."""
+        cohort_of_client = torch.full((self.data.num_clients + 1,), len(self.cohorts))
         for index, cohort in enumerate(self.cohorts):
-            place[cohort] = index
-        return place[owners]  # -1 is the last entry
+            cohort_of_client[cohort] = index
+        return cohort_of_client[owners]  # -1 is the last entry
 
     def by_cohort(self, owners: Tensor) -> list[Tensor]:
-        """Indices of the jobs of each cohort, where there are any; the global test set (owner -1) comes last."""
-        places = self.cohort_of(owners)
-        order = torch.argsort(places, stable=True)
-        counts = torch.bincount(places, minlength=len(self.cohorts) + 1)
+        """Group the indices of jobs by cohort; empty groups are left out, the global test set (owner -1) comes last."""
+        indices = self.cohort_of(owners)
+        order = torch.argsort(indices, stable=True)
+        counts = torch.bincount(indices, minlength=len(self.cohorts) + 1)
         return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
 
     def drew(self, what: str, generators: str) -> str:
-        """That code drew from global generators during the engine's work, and whose it can have been.
+        """Say that code drew from global generators during the engine's work, and name the parts that may have drawn.
 
         Args:
-            what: the work.
-            generators: their names.
+            what: name of the work.
+            generators: names of the generators.
         """
         config = self.config
         parts: dict[str, list[object]] = {
@@ -423,13 +433,13 @@ class Engine(ABC):
             if any(_is_users(thing) for thing in things)
         ]
         return (
-            f"{what} draws from {generators}, whose state no checkpoint holds, so that a resumed run would differ "
+            f"{what} draws from {generators}, whose state is not in checkpoints, so that a resumed run would differ "
             f"({' or '.join(names) or f'model.network {name_of(config.network)}'}); draw nothing there, "
             "except by dropout layers of torch.nn"
         )
 
     def samples(self, owner: int, split: str) -> Tensor:
-        """Indices of a client's samples, int64.
+        """Return the indices of a client's samples, int64.
 
         Args:
             owner: the client; -1: the global test set.
@@ -438,16 +448,16 @@ class Engine(ABC):
         if owner < 0:
             assert self.data.global_test is not None
             return self.data.global_test
-        found: Tensor = getattr(self.data, split)[owner]
-        return found
+        indices: Tensor = getattr(self.data, split)[owner]
+        return indices
 
 
 def _spread(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """The values at the places `index` of `count`."""
+    """Return a tensor of `count` values with these values at `index` and zeros elsewhere."""
     return values if len(index) == count else values.new_zeros(count).index_copy_(0, index, values)
 
 
 def _is_users(thing: object) -> bool:
-    """Whether a part of local work is neither ours nor of the libraries that we use."""
-    known = ("builtins", "dfl_lightning", "torch", "torchmetrics", "torchvision")
-    return thing is not None and name_of(thing).partition(".")[0] not in known
+    """Return True if a part of local work is the user's own: neither from this package nor from its libraries."""
+    packages = ("builtins", "dfl_lightning", "torch", "torchmetrics", "torchvision")
+    return thing is not None and name_of(thing).partition(".")[0] not in packages

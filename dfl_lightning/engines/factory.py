@@ -1,4 +1,4 @@
-"""Which engine a run gets, and why."""
+"""The choice of a run's engine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ENGINES = ("auto", "stacked", "loop")
 
 
 def make_engine(choice: str, config: EngineConfig, layout: Layout, data: ClientData) -> Engine:
-    """The engine that was asked for; `auto` is the stacked one wherever the network can be stacked.
+    """Build the chosen engine; `auto` takes the stacked engine if the network can be stacked, else the loop engine.
 
     Args:
         choice: `auto`, `stacked` or `loop`.
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
 
     Raises:
-        UserError: the network or the loss fail on the data; or `stacked` was asked for and the network or the objective
-            cannot be stacked.
+        UserError: the network or the loss fails on the data; or the choice is `stacked`, and the network or the
+            objective cannot be stacked.
     """
     trial = try_plain(config, data)
     if choice == "loop":

@@ -1,7 +1,7 @@
-"""How exact products and convolutions of float32 numbers are: float32 throughout, or TensorFloat32 on a GPU.
+"""Precision of float32 products and convolutions: float32 throughout, or TensorFloat32 on a GPU.
 
-By default torch computes convolutions on a GPU in TensorFloat32 (10 bits behind the point) and matrix products in
-float32, so that the precision of a layer would depend on how it is computed. Both are settings of the whole process.
+By default torch computes convolutions on a GPU in TensorFloat32 (10 bits of mantissa) and matrix products in float32,
+so that the precision of a layer would depend on the operation that computes it. Both are settings of the whole process.
 """
 
 from __future__ import annotations
@@ -13,59 +13,60 @@ from typing import Any
 
 import torch
 
-_OWN = ("cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn.conv", "mkldnn.rnn", "mkldnn.matmul")
-"""Where newer versions of torch keep a precision for each kind of operation; older ones have two switches for all."""
+_PER_OPERATION = ("cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn.conv", "mkldnn.rnn", "mkldnn.matmul")
+"""Attributes that hold a precision for each kind of operation in newer versions of torch; older ones have two switches
+for all."""
 
 _inside: list[bool] = []
 
 
 @contextmanager
 def float32_arithmetic(tf32: bool) -> Iterator[None]:
-    """Products and convolutions of float32 numbers are alike inside; afterwards the user's own settings are back.
+    """Compute float32 products and convolutions in one precision inside; restore the user's settings afterwards.
 
     Args:
-        tf32: they may be TensorFloat32 on a GPU; else they are float32 everywhere, whatever was allowed before.
+        tf32: allow TensorFloat32 on a GPU; if False, compute in float32 everywhere, whatever was allowed before.
     """
-    if _inside[-1:] == [tf32]:  # a verb of the bank inside a run
+    if _inside[-1:] == [tf32]:  # The bank's methods enter this context again inside a run.
         yield
         return
     former = _settings()
     _inside.append(tf32)
     _set_both("high" if tf32 else "highest", tf32)
     for name in former["own"]:
-        _place(name).fp32_precision = "tf32" if tf32 and name.startswith("cu") else "ieee"
+        _backend(name).fp32_precision = "tf32" if tf32 and name.startswith("cu") else "ieee"
     try:
         yield
     finally:
         _inside.pop()
         _set_both(former["products"], former["convolutions"])
         for name, precision in former["own"].items():
-            if _place(name).fp32_precision != precision:
-                _place(name).fp32_precision = precision
+            if _backend(name).fp32_precision != precision:
+                _backend(name).fp32_precision = precision
 
 
 def _settings() -> dict[str, Any]:
-    """The present settings; torch's own where the old switches cannot say what the new ones are set to."""
-    found: dict[str, Any] = {"products": "highest", "convolutions": True}
+    """Read the process' present settings; torch's defaults if the old switches cannot express the new settings."""
+    switches: dict[str, Any] = {"products": "highest", "convolutions": True}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some versions call the switches old
+        warnings.simplefilter("ignore")  # Some versions warn that the switches are deprecated.
         with suppress(RuntimeError):
-            found["products"] = torch.get_float32_matmul_precision()
+            switches["products"] = torch.get_float32_matmul_precision()
         with suppress(RuntimeError):
-            found["convolutions"] = torch.backends.cudnn.allow_tf32
-    places = {name: _place(name) for name in _OWN}
-    own = {name: place.fp32_precision for name, place in places.items() if hasattr(place, "fp32_precision")}
-    return {**found, "own": own}
+            switches["convolutions"] = torch.backends.cudnn.allow_tf32
+    backends = {name: _backend(name) for name in _PER_OPERATION}
+    own = {name: backend.fp32_precision for name, backend in backends.items() if hasattr(backend, "fp32_precision")}
+    return {**switches, "own": own}
 
 
 def _set_both(products: str, convolutions: bool) -> None:
-    """The switches of all versions of torch; newer ones move some of their own settings with them."""
+    """Set the two switches that all versions of torch have; newer versions change some other settings with them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def _place(name: str) -> Any:
+def _backend(name: str) -> Any:
     backend, _, kind = name.partition(".")
     return getattr(getattr(torch.backends, backend), kind, None)

@@ -1,4 +1,4 @@
-"""Gradients as objectives see them: dense, a tensor for each parameter, also where autograd has none."""
+"""Gradients as objectives see them: a dense tensor for each parameter, zeros where autograd returns None."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 
 def filled(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient of autograd, or zeros where it has none because the loss does not depend on the parameter.
+    """Return a dense gradient; zeros, marked as missing, if autograd has none since the loss ignores the parameter.
 
     Args:
-        gradient: of the parameter; may be sparse, as that of an embedding.
+        gradient: the parameter's gradient from autograd; may be sparse, as that of an embedding.
         like: the parameter.
     """
     return _missing(like) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def joined(several: Sequence[Tensor]) -> Tensor:
-    """Gradients of some clients behind those of others, [k, *shape]."""
+    """Concatenate gradients of groups of clients to [k, *shape]; the result is missing if all of them are."""
     whole = torch.cat(list(several))
     return _missing(whole) if all(map(is_missing, several)) else whole
 
 
 def is_missing(gradient: Tensor) -> bool:
-    """Whether these are zeros in the place of a gradient, as they were made.
+    """Return True if these are the zeros that `filled` made for a missing gradient, unchanged since.
 
-    Torch's optimizers leave a parameter without a gradient alone. With zeros, weight decay would shrink it, and
-    momentum move it on.
+    Torch's optimizers skip a parameter without a gradient. If they got zeros, weight decay would shrink it, and
+    momentum would move it further.
     """
     return getattr(gradient, "is_missing_while", None) == gradient._version
 

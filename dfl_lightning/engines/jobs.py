@@ -1,4 +1,4 @@
-"""What an engine is asked to do with model references, and what it answers."""
+"""Requests to an engine (trainings, evaluations of model references) and its results."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Training:
-    """How the jobs of one call are trained.
+    """Description of one call's local training, the same for all jobs.
 
     Args:
-        purpose: names the draws, `local` or `finetune` for example; the same purpose and round draw the same batches.
-        round: the round, 0-based.
-        phases: epochs and columns, one after the other, each with a fresh optimizer, but for `memory`.
-        hyperparameters: options of each of the optimizer's groups in this round, in place of their own.
+        purpose: name of the draws, for example `local` or `finetune`; the same purpose and round draw the same batches.
+        round: 0-based.
+        phases: epochs and columns, one after the other; each has a fresh optimizer, unless `memory` is given.
+        hyperparameters: options of each of the optimizer's groups in this round, instead of their own.
         gradients: update nothing; write the gradient of the mean loss at the reference instead.
         batches: with `gradients`: use only the first `batches` batches of the epoch (None: all data).
-        memory: the states of optimizers are those that the bank keeps under these names, and it gets what becomes of
-            them; None: they begin anew, and are not kept.
+        memory: names under which the bank keeps the states of optimizers; training reads the states and writes them
+            back. None: states begin anew, and are not kept.
     """
 
     purpose: str
@@ -42,28 +42,28 @@ class Training:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """Names of the clients' numbers that its steps may set."""
+        """Names of the clients' numbers that the objective's steps may set."""
         return tuple(dict.fromkeys(name for phase in self.phases for name in phase.objective.numbers))
 
     @property
     def changed_numbers(self) -> tuple[str, ...]:
-        """Names of all of the clients' numbers that change, those of optimizers' states too."""
+        """Names of all clients' numbers that change: those of `numbers` and those of optimizers' states."""
         return (*self.numbers, *(() if self.memory is None else self.memory.numbers))
 
     def draws(self, seed: int) -> Draws:
-        """The named draws of this training."""
+        """Return the named draws of this training for the run's seed."""
         return Draws(seed, self.purpose, self.round)
 
 
 class Targets:
-    """Where trained rows go: [own, width] of a row set each.
+    """Tensors that trained rows are written into, one for each row set, [own, width].
 
     Args:
-        models: of the models that are exchanged.
-        copy_of: name of another row set -> a copy of it, made where a model of it has been trained.
+        models: the tensor for the models that are exchanged.
+        copy_of: name of another row set -> a copy of it; called when the first model of that set is written.
 
     Attributes:
-        rows: by name; `models`, and others that have been trained.
+        rows: the tensors by row set: `models`, and the sets whose models have been trained.
     """
 
     def __init__(self, models: Tensor, copy_of: Callable[[str], Tensor]) -> None:
@@ -71,7 +71,7 @@ class Targets:
         self._copy_of, self._lock = copy_of, threading.Lock()
 
     def __getitem__(self, name: str) -> Tensor:
-        with self._lock:  # cohorts end in several threads
+        with self._lock:  # Cohorts end in several threads.
             if name not in self.rows:
                 self.rows[name] = self._copy_of(name)
             return self.rows[name]
@@ -79,14 +79,14 @@ class Targets:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training leaves, apart from the rows.
+    """Results of training, without the rows.
 
     Args:
-        losses: float64 [J], mean loss over the samples seen in the last phase, in the order of the jobs; NaN where
-            there were none.
-        samples: long [J], samples seen in the last phase, counted in every epoch.
-        finite: bool [J]; a job that ended in NaN or infinity left the owner's former row in place.
-        numbers: the clients' numbers afterwards, float64 [J] by name.
+        losses: float64 [J], mean loss over the samples seen in the last phase, in the order of the jobs; NaN for a job
+            without samples.
+        samples: long [J], samples seen in the last phase, counted again in every epoch.
+        finite: bool [J]; False for a job that ended in NaN or infinity, whose owner keeps its former row.
+        numbers: the clients' numbers after training, float64 [J] by name.
     """
 
     losses: Tensor
@@ -100,12 +100,12 @@ class Evaluation:
     """Scores of J references on their owners' data.
 
     Args:
-        losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split and nowhere else: a loss
-            that is not a number is infinite.
-        metrics: float64 [J] by name; the task's numbers are always there.
-        weights: float64 [J], of the samples that a mean is over: how many, or the sum of their task's weights.
-        means: of the task's statistics, float64 [J] by name, of which `Task.finish` makes the numbers. `weights` and
-            `means` are not there for predictions.
+        losses: float64 [J], mean loss per sample; NaN only if the owner has no data in the split: a loss that is NaN
+            is reported as infinity.
+        metrics: float64 [J] by name; contains the task's numbers.
+        weights: float64 [J], number of the samples that a mean is over, or the sum of the task's weights of them.
+        means: means of the task's statistics, float64 [J] by name, from which `Task.finish` computes its numbers.
+            `weights` and `means` are not given for predictions.
     """
 
     losses: Tensor

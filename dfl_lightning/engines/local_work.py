@@ -1,4 +1,4 @@
-"""What a client does with its own data in a round: phases, the models that a step may train, and a step's batches."""
+"""Interfaces of local work: phases of a round, the models that a step may train, and a step's batches."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns, Layout
 
 TINY = 1e-30
-"""A gradient shorter than that has no direction."""
+"""Norm below which a gradient counts as zero, so that it has no direction."""
 
 LossOf = Callable[..., Tensor]
-"""(scores [B, C], batch, features, *extras) -> the mean loss of ONE client's batch, whatever the engine.
+"""(scores [B, C], batch, features, *extras) -> the mean loss of ONE client's batch, in both engines.
 
-`batch` has `inputs` [B, ...], `labels` [B] and what was attached to it; `features` has the inputs of the layers that
-the objective names, [B, ...] each; extras are what was handed to `grad`, without the leading dimension of clients.
+`batch` has `inputs` [B, ...], `labels` [B] and attached tensors; `features` has the inputs of the layers that the
+objective names, [B, ...] each; `extras` are the tensors passed to `grad`, without the leading dimension of clients.
 """
 
 
 class Batch(Protocol):
-    """A batch of one client, or of k clients stacked along a leading dimension; then shorter ones are padded.
+    """A batch of one client, or of k clients stacked along a leading dimension; shorter batches are padded to B.
 
     Attributes:
         inputs: [B, ...] or [k, B, ...].
         labels: int64 [B] or [k, B].
-        weights: of samples in their client's mean, [B] or [k, B]; 0 of those that only pad a shorter batch.
+        weights: weights of samples in their client's mean, [B] or [k, B]; 0 for padding.
     """
 
     inputs: Tensor
@@ -39,17 +39,23 @@ class Batch(Protocol):
         """See above."""
 
     def attach(self, **tensors: Tensor) -> Self:
-        """Return the same batch with further numbers for each sample, [B, ...] or [k, B, ...], for a loss to find."""
+        """Return the batch with further tensors, [B, ...] or [k, B, ...], which a loss can read as attributes."""
 
 
 class Attached:
-    """What a batch was given beside inputs and labels, as attributes; `attached` has it by name."""
+    """Base class of batches that shows the tensors attached to a batch as attributes.
+
+    Attributes:
+        attached: the tensors by name.
+    """
 
     def __getattr__(self, name: str) -> Tensor:
-        found: dict[str, Tensor] = self.__dict__.get("attached", {})
-        if name not in found:
-            raise AttributeError(f"a batch has inputs, labels and what was attached to it; no '{name}'")
-        return found[name]
+        attached: dict[str, Tensor] = self.__dict__.get("attached", {})
+        if name not in attached:
+            raise AttributeError(
+                f"a batch has no attribute '{name}', only inputs, labels, weights and what `attach` added"
+            )
+        return attached[name]
 
 
 class TrainableModel(Protocol):
@@ -58,16 +64,16 @@ class TrainableModel(Protocol):
     Every list has a tensor for each parameter, in the network's order: [*shape], or [k, *shape] for k clients.
 
     Attributes:
-        params: its parameters; `update` and `assign` change them in place.
+        params: the model's parameters; `update` and `assign` change them in place.
     """
 
     @property
     def params(self) -> list[Tensor]:
-        """Its parameters now."""
+        """Present parameters."""
 
     @property
     def start(self) -> list[Tensor]:
-        """Its parameters at the start of the job."""
+        """Parameters at the start of the job."""
 
     def grad(
         self, batch: Any, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
@@ -76,12 +82,12 @@ class TrainableModel(Protocol):
 
         Args:
             batch: from `next_batch`.
-            loss: default the run's own; see `LossOf`.
+            loss: see `LossOf`; default: the run's own loss.
             extras: further tensors of the client for `loss`, [...], or [k, ...] for k clients.
-            at: parameters to take the gradient at; default its own.
+            at: parameters at which the gradient is taken; default: the model's own.
 
         Raises:
-            ValueError: `loss` is not given and there are extras.
+            ValueError: there are extras, but no `loss`.
         """
 
     def hessian_product(self, batch: Any, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> list[Tensor]:
@@ -89,56 +95,56 @@ class TrainableModel(Protocol):
 
         Args:
             batch: from `next_batch`.
-            vector: a tensor for each parameter; what it has outside of the phase's columns counts as 0.
-            at: parameters to take the Hessian at; default its own.
+            vector: a tensor for each parameter; entries outside of the phase's columns count as 0.
+            at: parameters at which the Hessian is taken; default: the model's own.
 
         Raises:
-            UserError: in the stacked engine, whose layers have a first derivative only; rules that use it say
-                `stackable = False`.
+            UserError: in the stacked engine, whose layers have first derivatives only; rules that use Hessians
+                declare `stackable = False`.
         """
 
     def features(self, batch: Any, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """Return the input of a layer that `features` names, without a gradient: [B, ...] or [k, B, ...].
+        """Return the input of a layer for this batch, without a gradient: [B, ...] or [k, B, ...].
 
         Buffers are updated as in any training pass.
 
         Args:
             batch: from `next_batch`.
-            layer: its name; `head`: the last linear layer of a forward pass.
-            at: parameters to compute it with; default: the model's own.
+            layer: a name that the rule's `features` declares; `head`: the last linear layer of a forward pass.
+            at: parameters of the forward pass; default: the model's own.
         """
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """Return the parameters after a step along the client's own gradient; the model itself is not changed.
+        """Return the parameters after a step of given length up the gradient; the model itself is not changed.
 
         Args:
-            grads: of `grad`, one tensor for each parameter.
-            length: Euclidean length of the step, over all parameters.
+            grads: result of `grad`, one tensor for each parameter.
+            length: Euclidean length of the step, over all parameters of a client.
         """
 
     def update(self, grads: Sequence[Tensor]) -> None:
-        """Take one step of its own optimizer (gradients are clipped for each client) on the phase's columns.
+        """Clip each client's gradients, and take one step of the model's optimizer on the phase's columns.
 
-        A parameter on which the loss does not depend is left alone, as by torch's optimizers, and does not decay
-        either: where `grads` has the zeros that `grad` returned for it, unchanged.
+        A parameter for which `grad` returned zeros because the loss does not depend on it is not changed, not even by
+        weight decay, as in torch's optimizers. This holds only if `grads` has these very zeros, unchanged.
         """
 
     def assign(self, values: Sequence[Tensor]) -> None:
-        """Put parameters in the place of its own, in the phase's columns, without an optimizer."""
+        """Replace the parameters in the phase's columns by these values, without an optimizer."""
 
 
 class JobContext(Protocol):
-    """The job an objective works on: one client, or many stacked along a leading dimension."""
+    """The job that an objective works on: one client, or several stacked along a leading dimension."""
 
     def model(self, name: str = "models") -> TrainableModel:
-        """Return the client's model in a row set that the objective declares; what becomes of it is the set's new row.
+        """Return the client's model in a declared row set; its parameters at the end are the set's new row.
 
         Raises:
             ValueError: the row set is not declared.
         """
 
     def rows(self, name: str) -> list[Tensor]:
-        """Return the client's row of a row set, one tensor for each parameter; read only.
+        """Return the client's row of a row set, one tensor for each parameter; it must not be changed.
 
         Raises:
             ValueError: the row set is not declared.
@@ -146,7 +152,7 @@ class JobContext(Protocol):
 
     @property
     def lr(self) -> float | Tensor:
-        """The learning rate of the round: that of the optimizer's first group, as a number or a scalar tensor."""
+        """Learning rate of the round, of the optimizer's first group: a number or a scalar tensor."""
 
     def number(self, name: str) -> Tensor:
         """Return the client's number of that name, a scalar, or [k] for k clients, in the run's precision; read only.
@@ -156,10 +162,10 @@ class JobContext(Protocol):
         """
 
     def set_number(self, name: str, value: Tensor) -> None:
-        """Replace the client's number, which the next step, and the next round, read.
+        """Replace the client's number for the following steps and rounds.
 
         Args:
-            name: declared in `numbers`.
+            name: a name that the objective declares in `numbers`.
             value: a scalar, or [k] for k clients.
 
         Raises:
@@ -167,22 +173,22 @@ class JobContext(Protocol):
         """
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Return the inner product over all parameters of each client: a scalar, or [k] for k clients.
+        """Return the inner product of two lists of tensors over all parameters: a scalar, or [k] for k clients.
 
         Args:
-            a: a tensor for each parameter.
-            b: likewise.
+            a: a tensor for each parameter, [*shape] or [k, *shape].
+            b: a tensor for each parameter, [*shape] or [k, *shape].
         """
 
     def next_batch(self) -> Any:
-        """Return the next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
+        """Return the next batch, an argument of `grad`; draw one more epoch if all batches have been taken."""
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
         """Return the run's own loss of one client's batch, for use in a `LossOf`: a scalar, the mean over samples.
 
         Args:
-            scores: logits [B, C].
-            batch: with the labels.
+            scores: outputs of the network, for example logits [B, C].
+            batch: the batch with the labels.
         """
 
 
@@ -206,30 +212,30 @@ def times(number: Tensor | float, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a phase lasts.
+    """Length of a phase.
 
     Args:
         epochs: passes over the client's training data.
-        steps: batches, the same for every client however many samples it has; None: as many as the epochs have.
+        steps: number of batches, the same for clients with few and with many samples; None: those of the epochs.
     """
 
     epochs: int
     steps: int | None = None
 
     def batches(self, per_epoch: int) -> int:
-        """Count the batches of a client whose epoch has so many."""
+        """Count the phase's batches for a client with `per_epoch` batches in an epoch."""
         return self.epochs * per_epoch if self.steps is None else self.steps if per_epoch else 0
 
     def epochs_drawn(self, per_epoch: int) -> int:
-        """Count the epochs whose batches these are, the last of them perhaps not whole."""
+        """Count the epochs that the phase begins; the last one may not be used up."""
         return self.epochs if self.steps is None else -(-self.batches(per_epoch) // max(1, per_epoch))
 
     def samples(self, size: int, batch_size: int) -> int:
         """Count the samples that a client trains on, repeated ones included.
 
         Args:
-            size: samples of the client.
-            batch_size: B.
+            size: number of the client's samples.
+            batch_size: samples of a whole batch.
 
         Examples:
             >>> Duration(2).samples(10, 4), Duration(2, steps=4).samples(10, 4)
@@ -241,7 +247,7 @@ class Duration:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is done."""
+        """True if the phase has no batches."""
         return not (self.epochs if self.steps is None else self.steps)
 
     def __str__(self) -> str:
@@ -251,12 +257,14 @@ class Duration:
 
 @dataclass(frozen=True)
 class Phase:
-    """Some batches on some columns, with a fresh optimizer, unless its state is kept (`model.keep_optimizer`).
+    """A part of local training: some batches on some columns.
+
+    Each phase has a fresh optimizer, unless optimizer states are kept (`model.keep_optimizer`).
 
     Args:
-        objective: whose `step` is called until the phase's batches are taken.
-        duration: how many batches.
-        columns: what is trained; the rest is frozen.
+        objective: the rule; its `step` is called until the phase's batches are taken.
+        duration: number of epochs or batches.
+        columns: the columns that are trained; the rest is frozen.
     """
 
     objective: LocalRule
@@ -265,24 +273,25 @@ class Phase:
 
 
 class LocalRule(ABC):
-    """What engines know of an objective.
+    """Base class of objectives, with all that engines know of them.
 
     Attributes:
-        stackable: that `step` works on tensors [k, *shape] of k clients as it does on one client's. True only if every
-            operation treats the leading dimension as a batch: means over clients, for example, would mix them.
-        recordable: that every call of `step` does the same operations on equally many batches, whatever the numbers and
-            with no state of its own in Python, so that a GPU may record one and replay it.
-        row_sets: row sets that steps read and train, besides `models`, and what they begin as: `models` (the first
-            models) or `zeros`.
+        stackable: True if `step` works on tensors [k, *shape] of k clients as it does on one client's. Every
+            operation must treat the leading dimension as a batch: means over clients, for example, would mix them.
+        recordable: True if all calls of `step` do the same operations on the same number of batches, for all values of
+            the numbers and without state in Python, so that a GPU may record one call and replay it.
+        row_sets: row sets that steps read and train, in addition to `models`, with their first values: `models` (the
+            first models) or `zeros`.
         optimized: row sets whose models steps update by an optimizer (`update`), which `model.keep_optimizer` keeps.
-        recorded_as: steps of rules of the same name may be recorded once for all, whatever the objects; None: only
-            those of the run's own object. Subclasses do not inherit it.
-        numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
-            `ctx.set_number`, and it lasts over rounds. Run folders have those whose names do not begin with `_`.
-        features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
-        needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
-        reports_loss: whether the losses of a phase of this rule are the round's training loss, which that of the last
-            such phase is.
+        recorded_as: name that rules share if one recorded step may serve all of them, also in different objects; None:
+            a recorded step serves only the run's own object. Subclasses do not inherit it.
+        numbers: names of numbers that each client has, with their first values; steps read and set them by
+            `ctx.number` and `ctx.set_number`, and they are kept over rounds. Run folders contain those whose names do
+            not begin with `_`.
+        features: names of layers whose inputs the losses read; `head` is the last linear layer of a forward pass.
+        needs_classes: True if the rule reads labels as classes, so that other tasks (`model.task`) are refused.
+        reports_loss: True if the losses of this rule's phases may be the round's training loss, which is that of the
+            last such phase.
     """
 
     stackable: bool = False
@@ -297,40 +306,41 @@ class LocalRule(ABC):
 
     @abstractmethod
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """The phases of a round's local work.
+        """Return the phases of a round's local work, in their order.
 
         Args:
             layout: the network's columns, shared and personal.
             duration: `model.local_epochs`, or `model.local_steps`.
-            round: the round, 0-based.
+            round: 0-based.
         """
 
     @abstractmethod
     def step(self, ctx: JobContext) -> None:
-        """One or more batches: take them, compute gradients, update."""
+        """Take one or more batches, compute gradients, and update the models."""
 
     def finish(self, ctx: JobContext) -> None:
-        """After the last batch of a job, once, by the rule of its last phase: assign models, set numbers.
+        """Finish a job after its last batch: assign models, set numbers.
 
-        Models may be assigned to, in the columns of that phase, but not updated, and there are no more batches. A
-        client without training data gets here, too; a run without local epochs does not.
+        Only the rule of the last phase is called, once for a job. It may assign parameters in the columns of that
+        phase; it can neither update models nor take batches. It is called for a client without training data, too,
+        but not in a run without local epochs.
         """
         return
 
     def declares_number(self, name: str) -> str:
-        """Why steps may not use a number, in one sentence; empty where they may."""
+        """Say in one sentence why steps may not use a number; return an empty string if they may."""
         if name in self.numbers:
             return ""
         return (
             f"objective {type(self).__name__} uses the number '{name}', which it does not declare; "
-            f"give it numbers = {{'{name}': 0.0}}, what it begins as"
+            f"add the class attribute numbers = {{'{name}': 0.0}}, with the first value"
         )
 
     def declares(self, name: str) -> str:
-        """Why steps may not use a row set, in one sentence; empty where they may."""
+        """Say in one sentence why steps may not use a row set; return an empty string if they may."""
         if name == "models" or name in self.row_sets:
             return ""
         return (
             f"objective {type(self).__name__} uses the row set '{name}', which it does not declare; "
-            f"give it row_sets = {{'{name}': 'models'}} or 'zeros', what it begins as"
+            f"add the class attribute row_sets = {{'{name}': 'models'}}, or 'zeros', with the set's first values"
         )

@@ -1,4 +1,4 @@
-"""A user's loss where the run computes: a copy, where it has tensors of its own that are elsewhere."""
+"""Placement of a user's loss on the run's device; a loss with tensors on another device is copied."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
-    """The same loss with its tensors on `device`, floating ones in `dtype`; the user's own object is left as it is.
+    """Return the loss with its tensors on `device`, floating ones in `dtype`; the user's own object is not changed.
 
-    Tensors are found in modules (parameters and buffers), in modules whose method the loss is, and among the arguments
-    that a `functools.partial` binds. Nothing is copied where they are there already.
-
-    Args:
-        loss: the user's.
-        device: of the copy.
-        dtype: of its floating tensors.
+    Tensors are found in modules (parameters and buffers), in the module that a bound method belongs to, and among the
+    arguments that a `functools.partial` binds. The loss itself is returned if all of them are on the device already.
 
     Raises:
-        UserError: the loss has to be copied, and cannot be.
+        UserError: the loss must be copied, but cannot be.
     """
     what = f"model.loss {name_of(loss)} cannot be copied to {device} in {str(dtype).removeprefix('torch.')}"
     with reported_as(lambda error: UserError(f"{what} ({reason(error)}); make what it keeps copyable")):
@@ -37,7 +32,10 @@ def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
 
 
 def parts_of(loss: Any) -> Iterator[Any]:
-    """What a loss calls: itself, or what a partial binds; a module in the place of one of its methods."""
+    """Yield the callables that a loss consists of: the loss itself, or the function and arguments of a partial.
+
+    A method of a module is replaced by its module.
+    """
     if isinstance(loss, functools.partial):
         for part in (loss.func, *loss.args, *loss.keywords.values()):
             yield from parts_of(part)
@@ -47,22 +45,17 @@ def parts_of(loss: Any) -> Iterator[Any]:
 
 
 def set_mode(loss: Loss, training: bool) -> None:
-    """Put the modules of a loss into training or evaluation mode.
-
-    Args:
-        loss: may be a module, or hold some.
-        training: whether into training mode.
-    """
+    """Put the modules of a loss into training mode, or into evaluation mode if `training` is False."""
     for part in parts_of(loss):
         if isinstance(part, nn.Module):
             part.train(training)
 
 
 def refuse_untrained(loss: Loss) -> None:
-    """Refuse a loss with parameters that want to be trained: optimizers are given those of the network only.
+    """Refuse a loss with trainable parameters, since optimizers get only the network's.
 
     Raises:
-        UserError: names the parameter.
+        UserError: a parameter requires a gradient; the message names it.
     """
     if not isinstance(loss, nn.Module):
         return
@@ -75,11 +68,12 @@ def refuse_untrained(loss: Loss) -> None:
 
 
 def _placed(part: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return the part itself if its tensors are in place, else a copy with its tensors on the device."""
     if isinstance(part, Tensor):
         return part.to(device, dtype if part.is_floating_point() else None)
     if isinstance(part, nn.Module):
-        own = [*part.parameters(), *part.buffers()]
-        if all(t.device == device and (t.dtype == dtype or not t.is_floating_point()) for t in own):
+        tensors = [*part.parameters(), *part.buffers()]
+        if all(t.device == device and (t.dtype == dtype or not t.is_floating_point()) for t in tensors):
             return part
         return copy.deepcopy(part).to(device, dtype)
     if isinstance(part, functools.partial):

@@ -66,7 +66,7 @@ def test_attached_values_are_attributes_of_the_batch(engine):
         def step(self, ctx):
             batch = ctx.next_batch().attach(twice=2 * ctx.next_batch().inputs)
             assert batch.twice.shape == batch.attached["twice"].shape
-            with pytest.raises(AttributeError, match="what was attached to it; no 'thrice'"):
+            with pytest.raises(AttributeError, match="a batch has no attribute 'thrice'"):
                 _ = batch.thrice
 
     f = make_federation(objective=Attaching(), engine=engine)

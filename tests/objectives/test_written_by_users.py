@@ -180,5 +180,5 @@ def test_an_undeclared_row_set_is_refused_by_name(engine):
         row_sets = {}
 
     f = make_federation(objective=Forgetful(), engine=engine)
-    with pytest.raises(UserError, match=r"Forgetful uses the row set 'personal', which it does not declare; give"):
+    with pytest.raises(UserError, match=r"Forgetful uses the row set 'personal', which it does not declare; add"):
         f.engine.train(References.rows("models", torch.arange(3)), f.training())
