@@ -267,7 +267,8 @@ def test_interacting_samples_are_evaluated_in_one_batch(federation, naive, monke
     torch.manual_seed(0)
     f = federation(network=Centred(), servers=1)
     assert type(f.engine) is LoopEngine
-    assert f.engine.details["evaluation"] == ("all samples of a client in one batch, because they meet in the network")
+    said = "all samples of a client in one batch, because samples interact in the network"
+    assert f.engine.details["evaluation"] == said
     references = References.rows("models", torch.tensor([2, 0, 3]), torch.tensor([2, 1, -1]))
     for split in ("train", "test"):
         found = f.engine.evaluate(references, split)

@@ -1,7 +1,7 @@
-"""The plain loop over clients: one network, one optimizer, one client after the other.
+"""Loop over clients: one network, one optimizer, one client after the other.
 
-It does what a paper's pseudo-code says with ordinary modules and `torch.optim`, and is the reference that any faster
-engine is tested against.
+The loop engine does what a paper's pseudo-code says, with ordinary modules and `torch.optim`. It is the reference for
+tests of any faster engine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from dfl_lightning.utils.thread_pool import Workers, workers
 
 
 class LoopEngine(Engine):
-    """Clients one by one, each thread on a scratch network whose parameters are views of a client's row.
+    """Engine that trains clients one by one, in scratch networks whose parameters are views of a client's row.
+
+    Each thread uses a scratch network of its own.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
-        trial: what is known of the network and the loss, if they have been tried already.
+        trial: result of the trial of the network and the loss; None: the engine tries them.
     """
 
     name = "loop"
@@ -46,16 +48,16 @@ class LoopEngine(Engine):
         self.optimizer = ClientOptimizer(config.optimizer, config.network).on(data.images.device)
         self._whole, self._norms = trial.couples_evaluation, trial.norms
         if self._whole:
-            self.details["evaluation"] = "all samples of a client in one batch, because they meet in the network"
+            self.details["evaluation"] = "all samples of a client in one batch, because samples interact in the network"
         self._scratches: list[Scratch] = []
 
     @property
     def cohort_bytes(self) -> int:
-        """One client at a time: its row, its start, its gradients; activations are not counted."""
+        """Bytes of one client's row, start and gradients; activations are not counted."""
         return 3 * self.layout.width * self.config.dtype.itemsize
 
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
-        """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
+        """Train the jobs of one cohort one after the other; see `Engine.train_cohort`."""
         bank = self.bank
         losses, samples, finite = [], [], []
         numbers: dict[str, list[Tensor]] = {name: [] for name in training.changed_numbers}
@@ -68,14 +70,14 @@ class LoopEngine(Engine):
                 row = job.mean_gradient()
             else:
                 job.run()
-            place = bank.ranks.place[owner]
+            own_row = bank.ranks.place[owner]
             rows = {"models": row, **{name: model.row for name, model in job.others.items()}}
             changed = {name: bank.number(name)[owner].to(row.device) for name in training.changed_numbers} | job.numbers
             for memory in job.memories.values():
                 rows |= memory.rows
                 changed |= memory.as_tensors()
             for name, trained in rows.items():
-                targets[name][place] = trained
+                targets[name][own_row] = trained
             ended = [*rows.values(), *changed.values()]
             finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
             for name, value in changed.items():
@@ -83,23 +85,23 @@ class LoopEngine(Engine):
             mean = job.loss_sum / job.weight if job.samples else float("nan")
             losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
             samples.append(job.samples)
-        found = {name: torch.stack([v.double() for v in values]).cpu() for name, values in numbers.items()}
-        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu(), found)
+        stacked = {name: torch.stack([v.double() for v in values]).cpu() for name, values in numbers.items()}
+        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu(), stacked)
 
     def score(self, references: References, split: str) -> Evaluation:
-        """Score the jobs, each by itself; see `Engine.score`."""
+        """Score the jobs one after the other; see `Engine.score`."""
         bank = self.bank
         cohorts = self.by_cohort(references.owners)
         set_mode(self.config.loss, False)
 
         def work(jobs: Tensor) -> list[Tensor]:
-            found = []
+            scores = []
             with torch.no_grad(), self._scratch() as scratch:
                 for job in jobs.tolist():
                     pool.check()
                     row = bank.materialise(references.take(torch.tensor([job])))[0]
-                    found.append(scratch.scores(row, self.samples(int(references.owners[job]), split)))
-            return found
+                    scores.append(scratch.scores(row, self.samples(int(references.owners[job]), split)))
+            return scores
 
         with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, cohorts, between=self.between_cohorts)
@@ -107,29 +109,29 @@ class LoopEngine(Engine):
         count = 1 + len(self.metrics) + 1 + len(task.names)
         table = torch.full((count, len(references)), float("nan"), dtype=torch.float64)
         if cohorts:
-            found = torch.stack([scores for several in results for scores in several])
-            table[:, torch.cat(cohorts)] = found.cpu().T  # a GPU is waited for once
+            of_jobs = torch.stack([scores for several in results for scores in several])
+            table[:, torch.cat(cohorts)] = of_jobs.cpu().T  # The host waits for a GPU only once, here.
         losses, *others = table
         metrics, (weights, *means) = others[: len(self.metrics)], others[len(self.metrics) :]
         by_name = dict(zip(self.metrics, metrics, strict=True))
         return Evaluation(losses, by_name, weights.nan_to_num(0.0), dict(zip(task.names, means, strict=True)))
 
     def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
-        """What each model makes of its owner's samples; see `Engine.outputs`."""
-        found = []
+        """Compute each model's outputs on its owner's samples; see `Engine.outputs`."""
+        of_models = []
         with self._scratch() as scratch:
             for job, owner in enumerate(references.owners.tolist()):
                 row = self.bank.materialise(references.take(torch.tensor([job])))[0]
-                own = {}
+                by_split = {}
                 for split in splits:
                     pool.check()
-                    own[split] = scratch.outputs(row, self.samples(owner, split))
-                found.append(own)
-        return found
+                    by_split[split] = scratch.outputs(row, self.samples(owner, split))
+                of_models.append(by_split)
+        return of_models
 
     @contextmanager
     def _scratch(self) -> Iterator[Scratch]:
-        """A scratch network that no other thread uses."""
+        """Offer a scratch network that no other thread uses; make one if none is free."""
         try:
             scratch = self._scratches.pop()
         except IndexError:

@@ -1,4 +1,4 @@
-"""The local training of one client with ordinary modules: what an objective's `step` works on in the loop engine."""
+"""Local training of one client with ordinary modules: the job that an objective's `step` gets in the loop engine."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class LoopBatch(Attached):
     Args:
         inputs: [B, ...].
         labels: int64 [B].
-        key: of its dropout masks, int32 [2].
-        attached: further numbers for each sample, by name, [B, ...] each; attributes of the batch.
+        key: key of the batch's dropout masks, int32 [2].
+        attached: further tensors by name, [B, ...] each, which can be read as attributes of the batch.
     """
 
     inputs: Tensor
@@ -47,26 +47,26 @@ class LoopBatch(Attached):
 
     @property
     def weights(self) -> Tensor:
-        """Of samples in the client's mean, 1 / B each, [B]."""
+        """Weights of the samples in the client's mean, 1 / B each, [B]."""
         count = len(self.labels)
         return torch.full((count,), 1 / count, dtype=self.inputs.dtype, device=self.labels.device)
 
     def attach(self, **tensors: Tensor) -> Self:
-        """The same batch with further numbers for each sample."""
+        """Return the batch with further tensors, [B, ...] each, which a loss can read as attributes."""
         return replace(self, attached={**self.attached, **tensors})
 
 
 @dataclass(frozen=True)
 class LoopWork:
-    """What the jobs of a loop engine have in common.
+    """Parts of a loop engine that all its jobs share.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
-        optimizer: the user's, for any parameters of a client.
-        scratch: lends a network that is not used elsewhere.
-        norms: which batches need the network's norms mended.
+        optimizer: factory of the user's optimizer for a client's parameters.
+        scratch: context that lends a network which no other job uses.
+        norms: guard of batches for which torch's normalisation layers need a correction.
     """
 
     config: EngineConfig
@@ -78,13 +78,15 @@ class LoopWork:
 
 
 class LoopModel:
-    """A row of the job's client, in a network that takes it up; see `TrainableModel`.
+    """Model of the job's client in one row set, held by a network whose parameters are views of it.
+
+    See `TrainableModel`.
 
     Args:
-        job: whose model it is.
+        job: the client's job.
         scratch: the network.
-        row: [width], written into.
-        name: of the row set; losses of `models` are the ones that the round reports.
+        row: the model, [width]; training writes into it.
+        name: name of the row set; the round reports the losses of `models` only.
     """
 
     def __init__(self, job: LoopJob, scratch: Scratch, row: Tensor, name: str) -> None:
@@ -95,28 +97,21 @@ class LoopModel:
         self._entries = [entry for entry in job.work.layout.entries if not entry.is_buffer]
         scratch.network.train()
 
-    # --- what an objective sees ---------------------------------------------------------------------------------------
+    # --- interface for objectives -------------------------------------------------------------------------------------
     @property
     def params(self) -> list[Tensor]:
-        """Its parameters now, [*shape] each."""
+        """Present parameters, [*shape] each."""
         return [p.detach() for p in self._parameters]
 
     @property
     def start(self) -> list[Tensor]:
-        """Its parameters at the start of the job, [*shape] each."""
+        """Parameters at the start of the job, [*shape] each."""
         return [self._start[e.start : e.stop].view(e.shape) for e in self._entries]
 
     def grad(
         self, batch: LoopBatch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Gradients of the batch's mean loss, [*shape] each; see `TrainableModel.grad`.
-
-        Args:
-            batch: of the client.
-            loss: default: the run's own.
-            extras: further tensors for `loss`.
-            at: parameters to take the gradient at; default: its own.
-        """
+        """Return gradients of the batch's mean loss, [*shape] each; see `TrainableModel.grad`."""
         job, config = self._job, self._job.work.config
         if loss is None and extras:
             raise ValueError("extras need a loss: grad(batch, loss, *extras)")
@@ -124,7 +119,8 @@ class LoopModel:
         if at is not None:
             params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(at, self._parameters, strict=True)]
         wanted = [p for p in params if p.requires_grad]
-        with job.work.norms.guard(len(batch.labels)):  # the backward pass too: a checkpoint computes layers again
+        # The guard includes the backward pass, in which activation checkpointing computes layers again.
+        with job.work.norms.guard(len(batch.labels)):
             with config.arithmetic(batch.inputs.device):
                 scores = self._forward(batch, None if at is None else params).to(config.dtype)
                 if loss is None:
@@ -137,63 +133,46 @@ class LoopModel:
         if self._counts:
             amount = len(batch.labels) if loss is not None else job.amount(batch)
             job.count(value.detach(), len(batch.labels), amount)
-        found = [next(grads) if p.requires_grad else None for p in params]
-        return [filled(g, p) for g, p in zip(found, params, strict=True)]
+        of_all = [next(grads) if p.requires_grad else None for p in params]
+        return [filled(g, p) for g, p in zip(of_all, params, strict=True)]
 
     def hessian_product(
         self, batch: LoopBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """The Hessian of the batch's mean loss times a vector, [*shape] each; see `TrainableModel.hessian_product`.
-
-        Args:
-            batch: of the client.
-            vector: a tensor for each parameter.
-            at: parameters to take the Hessian at; default: its own.
-        """
+        """Return the loss's Hessian times a vector, [*shape] each; see `TrainableModel.hessian_product`."""
         config = self._job.work.config
-        where = self.params if at is None else at
-        params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(where, self._parameters, strict=True)]
-        wanted = {place: p for place, p in enumerate(params) if p.requires_grad}
+        point = self.params if at is None else at
+        params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(point, self._parameters, strict=True)]
+        wanted = {index: p for index, p in enumerate(params) if p.requires_grad}
         with config.arithmetic(batch.inputs.device):
             value = config.loss(self._forward(batch, params), batch.labels)
         first = torch.autograd.grad(value, list(wanted.values()), create_graph=True, allow_unused=True)
         curved = [
-            (g, vector[place]) for g, place in zip(first, wanted, strict=True) if g is not None and g.requires_grad
+            (g, vector[index]) for g, index in zip(first, wanted, strict=True) if g is not None and g.requires_grad
         ]
-        found = [torch.zeros_like(p) for p in params]
+        products = [torch.zeros_like(p) for p in params]
         if curved:
             grads, along = zip(*curved, strict=True)
             second = torch.autograd.grad(grads, list(wanted.values()), along, allow_unused=True)
-            for place, product in zip(wanted, second, strict=True):
+            for index, product in zip(wanted, second, strict=True):
                 if product is not None:
-                    found[place] = product
-        return found
+                    products[index] = product
+        return products
 
     @torch.no_grad()
     def features(self, batch: LoopBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """The input of a layer, [B, ...]; see `TrainableModel.features`.
-
-        Args:
-            batch: of the client.
-            layer: its name.
-            at: parameters to compute it with; default: its own.
-        """
+        """Return the input of a layer for this batch, [B, ...]; see `TrainableModel.features`."""
         with self._job.work.config.arithmetic(batch.inputs.device):
             self._forward(batch, at)
         return self._scratch.features[layer].detach()
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """The parameters after a step along the gradient, [*shape] each.
-
-        Args:
-            grads: one tensor for each parameter.
-            length: Euclidean length of the step.
-        """
+        """Return the parameters after a step of this length up the gradient; see `TrainableModel.climbed`."""
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
         return [p + g * (length / norm.clamp(min=TINY)) for p, g in zip(self.params, grads, strict=True)]
 
     def update(self, grads: Sequence[Tensor]) -> None:
-        """One step of its optimizer on the phase's columns, after the client's own clipping."""
+        """Clip the gradients, and take one step of the optimizer on the phase's columns."""
         config = self._job.work.config
         trained = self._trained
         for p, g in zip(self._parameters, grads, strict=True):
@@ -213,14 +192,14 @@ class LoopModel:
 
     @torch.no_grad()
     def assign(self, values: Sequence[Tensor]) -> None:
-        """Put parameters in the place of its own, in the phase's columns."""
+        """Replace the parameters in the phase's columns by these values."""
         for p, value in zip(self._parameters, values, strict=True):
             if p.requires_grad:
                 p.copy_(value)
 
     def _forward(self, batch: LoopBatch, at: Sequence[Tensor] | None) -> Tensor:
         scratch = self._scratch
-        scratch.masks.begin(batch.key)  # the masks of a batch, however often it passes through
+        scratch.masks.begin(batch.key)  # Every pass of a batch has the same masks.
         scratch.features.clear()
         if at is None:
             return cast("Tensor", scratch.network(batch.inputs))
@@ -229,35 +208,35 @@ class LoopModel:
 
     # --- the phases ---------------------------------------------------------------------------------------------------
     def begin(self, columns: Columns) -> None:
-        """A phase begins, that trains these columns with an optimizer of its own."""
+        """Begin a phase that trains these columns, with a fresh optimizer."""
         self._freeze(columns)
         self._optimizer = None
         mask = columns.mask(self._job.work.layout.width, "cpu")
-        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # found where the host waits for no GPU
+        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # On a GPU, nonzero would wait for it.
         self._kept = self.row[self._frozen]
 
     def end(self) -> None:
-        """A phase ends: what it does not train is as it was."""
+        """End a phase: store the optimizer's state and the buffers, and restore the columns that were not trained."""
         memory = self._job.memory(self._name) if self._optimizer is not None else None
         if memory is not None and self._optimizer is not None:
             memory.take_from(self._optimizer, self._trained)
         self._scratch.store(self.row)
-        self.row[self._frozen] = self._kept  # buffers move in a forward pass even where nothing is trained
+        self.row[self._frozen] = self._kept  # A forward pass changes buffers even if the phase does not train them.
 
     def release(self) -> None:
-        """Leave the network as others want to find it."""
+        """Prepare the network for its next user: all parameters trainable, no gradients."""
         self._freeze(self._job.work.layout.all)
         for p in self._parameters:
             p.grad = None
 
     @property
     def _trained(self) -> dict[int, nn.Parameter]:
-        """The parameters that the phase trains, by their place."""
-        found = {place: p for place, p in enumerate(self._parameters) if p.requires_grad}
-        return cast("dict[int, nn.Parameter]", found)
+        """Parameters that the phase trains, by their index in the network's order."""
+        trained = {index: p for index, p in enumerate(self._parameters) if p.requires_grad}
+        return cast("dict[int, nn.Parameter]", trained)
 
     def _freeze(self, columns: Columns) -> None:
-        """Only entries inside `columns` are trained."""
+        """Freeze all parameters outside of `columns`."""
         for entry, p in zip(self._entries, self._parameters, strict=True):
             p.requires_grad_(entry.trainable and columns.holds(entry))
 
@@ -266,16 +245,16 @@ class LoopJob:
     """One client's local training; the `ctx` of an objective's `step`.
 
     Args:
-        work: what the jobs of an engine have in common.
-        bank: whose row sets are read.
-        row: where the model starts, [width]; holds the result afterwards.
+        work: the parts that all jobs of the engine share.
+        bank: the bank with the row sets that objectives read.
+        row: the model, [width]: first its start, afterwards the result.
         owner: the client.
         training: see `Training`.
 
     Attributes:
-        others: models of other row sets that have been trained, by name.
-        numbers: the client's numbers now, scalars by name.
-        memories: what optimizers remember that have taken a step, by the row set of their model.
+        others: models of other row sets than `models` that have been trained, by row set.
+        numbers: the client's present numbers, scalars by name.
+        memories: states of the optimizers that have taken a step, by the row set of their model.
     """
 
     def __init__(self, work: LoopWork, bank: Bank, row: Tensor, owner: int, training: Training) -> None:
@@ -286,19 +265,19 @@ class LoopJob:
         self._lent = ExitStack()
         self.others: dict[str, LoopModel] = {}
         self.memories: dict[str, LoopMemory] = {}
-        self._kept: dict[str, Tensor] = {}  # copies of rows that the objective asked for
+        self._kept: dict[str, Tensor] = {}  # Copies of the rows that the objective has read.
         self.loss_sum: float | Tensor = 0.0
         self.samples = 0
         self.weight: float | Tensor = 0.0
         self._draws = training.draws(work.config.seed)
         self.numbers = {name: bank.number(name)[owner].to(row) for name in training.numbers}
-        self._counts = True  # whether losses of the phase are the round's
-        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that are not taken yet
-        self._left = 0  # batches until the phase is over
+        self._counts = True  # True if the round reports the losses of the phase.
+        self._epoch, self._waiting = 0, 0  # The number of drawn epochs, and of their batches that are not taken yet.
+        self._left = 0  # Batches until the end of the phase.
 
-    # --- what an objective sees --------------------------------------------------------------------------------------
+    # --- interface for objectives -------------------------------------------------------------------------------------
     def model(self, name: str = "models") -> LoopModel:
-        """The client's model in a row set; see `JobContext.model`."""
+        """Return the client's model in a row set; see `JobContext.model`."""
         if name == "models":
             return self._main
         if name not in self.others:
@@ -309,7 +288,7 @@ class LoopJob:
         return self.others[name]
 
     def rows(self, name: str) -> list[Tensor]:
-        """The owner's row of a row set, one tensor for each parameter."""
+        """Return the client's row of a row set, one tensor for each parameter; see `JobContext.rows`."""
         self._check(name)
         if name not in self._kept:
             self._kept[name] = self._bank.stored(name)[self._bank.ranks.place[self._owner]].clone()
@@ -318,56 +297,37 @@ class LoopJob:
 
     @property
     def lr(self) -> float | Tensor:
-        """The learning rate of the round."""
+        """Learning rate of the round."""
         return cast("float | Tensor", self.training.hyperparameters[0]["lr"])
 
     def number(self, name: str) -> Tensor:
-        """The client's number, a scalar; see `JobContext.number`."""
+        """Return the client's number, a scalar; see `JobContext.number`."""
         self._check_number(name)
         return self.numbers[name]
 
     def set_number(self, name: str, value: Tensor) -> None:
-        """Replace the client's number; see `JobContext.set_number`.
-
-        Args:
-            name: declared in `numbers`.
-            value: a scalar.
-        """
+        """Replace the client's number by a scalar; see `JobContext.set_number`."""
         self._check_number(name)
         self.numbers[name] = value.detach().to(self.numbers[name]).reshape(())
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product over all parameters, a scalar.
-
-        Args:
-            a: [*shape] for each parameter.
-            b: likewise.
-        """
+        """Return the inner product of two lists of tensors over all parameters, a scalar."""
         return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
 
     def next_batch(self) -> LoopBatch:
-        """The next batch; one more epoch is drawn where all are taken."""
+        """Return the next batch; draw one more epoch if all batches have been taken."""
         if not self._waiting:
             self._batches = self._draw_batches(1)
         self._waiting, self._left = self._waiting - 1, self._left - 1
         return next(self._batches)
 
     def loss(self, scores: Tensor, batch: LoopBatch) -> Tensor:
-        """The run's own loss of a batch, a scalar.
-
-        Args:
-            scores: logits [B, C].
-            batch: with the labels.
-        """
+        """Return the run's own loss of a batch, a scalar; see `JobContext.loss`."""
         return self.work.config.loss(scores, batch.labels)
 
-    # --- the job itself -----------------------------------------------------------------------------------------------
+    # --- execution ----------------------------------------------------------------------------------------------------
     def memory(self, name: str) -> LoopMemory | None:
-        """Return the state of a model's optimizer; None where it begins anew and is not kept.
-
-        Args:
-            name: the model's row set.
-        """
+        """Return the kept state of the optimizer of a row set's model; None if states are not kept."""
         kept = self.training.memory
         if kept is None:
             return None
@@ -377,7 +337,7 @@ class LoopJob:
         return self.memories[name]
 
     def run(self) -> None:
-        """All phases; the row holds the result."""
+        """Run all phases, after which `row` holds the result."""
         with self._lent:
             self._main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, "models")
             phases = [phase for phase in self.training.phases if not phase.duration.is_empty]
@@ -390,12 +350,12 @@ class LoopJob:
         self._phase = phase
         self._counts = phase.objective.reports_loss
         if self._counts:
-            self.loss_sum, self.samples, self.weight = 0.0, 0, 0.0  # reported: the last phase
+            self.loss_sum, self.samples, self.weight = 0.0, 0, 0.0  # The round reports the losses of the last phase.
         for model in (self._main, *self.others.values()):
             model.begin(phase.columns)
         self._batches = self._draw_batches(phase.duration.epochs_drawn(self._per_epoch))
         self._left = phase.duration.batches(self._per_epoch)
-        while self._left > 0:  # a step may take more than one, the last step also of one more epoch
+        while self._left > 0:  # A step may take several batches, and the last step may go beyond the drawn epochs.
             phase.objective.step(self)
         if last:
             phase.objective.finish(self)
@@ -403,7 +363,7 @@ class LoopJob:
             model.end()
 
     def mean_gradient(self) -> Tensor:
-        """The gradient of the mean loss over the data (or the first batches), as a row; parameters stay."""
+        """Return the gradient of the mean loss over the data, or over the first batches, as a row [width]."""
         with self._lent:
             main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, "models")
             main.begin(self.work.layout.all)
@@ -421,26 +381,22 @@ class LoopJob:
         return row
 
     def amount(self, batch: LoopBatch) -> float | Tensor:
-        """How much a batch counts in a mean over several: its samples, or the sum of their task's weights.
-
-        Args:
-            batch: with the labels.
-        """
+        """Return a batch's weight in a mean over batches: its number of samples, or the sum of the task's weights."""
         loss = self.work.config.loss
         weights = loss.task.weights(batch.labels) if isinstance(loss, MeanLoss) else None
         return len(batch.labels) if weights is None else weights.sum(dtype=torch.float64)
 
     def count(self, loss: Tensor, samples: int, amount: float | Tensor) -> None:
-        """Add a batch to the mean loss that the round reports.
+        """Add a batch to the mean loss that the round reports, if the phase's losses are reported.
 
         Args:
-            loss: mean of the batch, a scalar.
-            samples: in the batch.
-            amount: how much the batch counts in the mean.
+            loss: mean loss of the batch, a scalar.
+            samples: number of samples of the batch.
+            amount: weight of the batch in the mean.
         """
         if not self._counts:
             return
-        self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * amount  # a GPU is not waited for
+        self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * amount  # float() would wait for the GPU.
         self.samples += samples
         self.weight += amount
 
@@ -455,7 +411,7 @@ class LoopJob:
             raise UserError(undeclared)
 
     def _draw_batches(self, epochs: int) -> Iterator[LoopBatch]:
-        """So many epochs: each a fresh order of the client's samples, cut into batches, the last possibly smaller."""
+        """Draw the batches of some epochs: a fresh order of the client's samples in each, cut into batches."""
         first, self._epoch = self._epoch, self._epoch + epochs
         self._waiting = epochs * self._per_epoch
         config, data, draws = self.work.config, self.work.data, self._draws

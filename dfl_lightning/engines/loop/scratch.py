@@ -1,4 +1,4 @@
-"""A plain network that any client's row is put into: what the loop engine trains and evaluates with."""
+"""Scratch network of the loop engine, in which any client's row is trained and evaluated."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from dfl_lightning.utils.code.module_copies import copy_of
 
 
 class Scratch:
-    """A plain network that takes any client's row.
+    """A copy of the run's network that can hold any client's row.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
-        whole: evaluate all samples of a job in one batch, however many.
+        whole: evaluate all samples of a job in one batch.
 
     Attributes:
-        features: inputs of the layers that the objective or the prediction names, by their names, of the last forward
-            pass.
+        features: inputs of the layers in `config.features` in the last forward pass, by their names.
     """
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
@@ -51,13 +50,13 @@ class Scratch:
         self.features[name] = inputs[0]
 
     def load(self, row: Tensor) -> list[Tensor]:
-        """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
+        """Make the network's parameters and buffers views of `row`, and return the parameters in the layout's order.
 
-        Integers cannot be views of a float row: they are copied, and those of buffers copied back by `store`.
+        Integers cannot be views of a float row. They are copied, and `store` copies integer buffers back.
         """
         parameters, buffers = self._parameters, self._buffers
         for name, (layer, leaf) in self._homes.items():
-            if getattr(layer, leaf) is not buffers[name]:  # the last evaluation assigned it
+            if getattr(layer, leaf) is not buffers[name]:  # The last evaluation assigned another tensor.
                 setattr(layer, leaf, buffers[name])
         for entry in self.layout.entries:
             view = row[entry.start : entry.stop].view(entry.shape)
@@ -69,30 +68,30 @@ class Scratch:
         return [parameters[e.name] for e in self.layout.entries if not e.is_buffer]
 
     def store(self, row: Tensor) -> None:
-        """Copy the buffers that are no views of it back into the row: integers, and what a forward pass assigned."""
+        """Copy buffers that are not views of the row into it: integers, and tensors that a forward pass assigned."""
         for entry in self.layout.entries:
             if not entry.is_buffer:
                 continue
-            (layer, leaf), own = self._homes[entry.name], self._buffers[entry.name]
-            now = getattr(layer, leaf)
-            if now is not own:
-                own.copy_(now)
-                setattr(layer, leaf, own)
+            (layer, leaf), buffer = self._homes[entry.name], self._buffers[entry.name]
+            present = getattr(layer, leaf)
+            if present is not buffer:
+                buffer.copy_(present)
+                setattr(layer, leaf, buffer)
             if not entry.dtype.is_floating_point:
-                row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
+                row[entry.start : entry.stop] = buffer.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> Tensor:
-        """Mean loss (infinite if not finite), numbers and metrics of a model, and their means; NaN without samples.
+        """Compute a model's mean loss (infinity instead of NaN), numbers, metrics and means of statistics.
 
-        The numbers stay on the row's device, so that a GPU is not waited for.
+        All are NaN without samples. The result stays on the row's device, so that the host need not wait for a GPU.
 
         Args:
             row: the model, [width].
             samples: indices of samples, long [s].
 
         Returns:
-            float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the weight of the samples and the means
-            of the task's statistics.
+            float64 [1 + numbers + metrics + 1 + statistics]: the loss, the task's numbers, the metrics, the sum of the
+            samples' weights, and the means of the task's statistics.
         """
         config = self.config
         if not len(samples):
@@ -110,7 +109,7 @@ class Scratch:
         return mean_scores(config.task, config.loss, self._metrics, batches())
 
     def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
-        """Class scores of a model, inputs of the layers that the prediction names, and labels.
+        """Compute a model's class scores and the inputs of the prediction's layers, float64, with the labels.
 
         Args:
             row: the model, [width].
@@ -118,13 +117,13 @@ class Scratch:
         """
         self.load(row)
         network, names = self.network.eval(), self.config.predicted_features
-        some = samples if len(samples) else ANY_SAMPLE  # networks need not take none
-        found: list[list[Tensor]] = []
+        some = samples if len(samples) else ANY_SAMPLE  # A network may fail on an empty batch.
+        outputs: list[list[Tensor]] = []
         for part in (some,) if self._whole else some.split(EVALUATION_BATCH):
             x, y = self.data.batch(part, dtype=self.config.dtype)
             with self.config.arithmetic(x.device):
                 scores = network(x)
-            found.append([y, scores.double(), *(self.features[name].double() for name in names)])
+            outputs.append([y, scores.double(), *(self.features[name].double() for name in names)])
         self.features.clear()
-        labels, scores, *features = (torch.cat(parts)[: len(samples)] for parts in zip(*found, strict=True))
+        labels, scores, *features = (torch.cat(parts)[: len(samples)] for parts in zip(*outputs, strict=True))
         return LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)

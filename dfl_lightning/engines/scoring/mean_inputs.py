@@ -1,4 +1,4 @@
-"""The mean input of a layer on clients' own samples: what a featurizer makes of them, where the layer is the head."""
+"""Mean input of a layer on clients' own samples; if the layer is the head, this is the mean of their features."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dfl_lightning.utils.thread_pool import workers
 
 
 def mean_inputs(engine: Engine, references: References, layer: str, split: str) -> Tensor:
-    """Compute the mean input of a layer, over the samples and whatever else comes before its last dimension.
+    """Compute the mean input of a layer for each client, over all dimensions but the last one.
 
-    Called by all processes alike, each of which does the owners of its own cohorts.
+    All processes call this with the same arguments; each does the owners of its own cohorts.
 
     Args:
-        engine: has the models and the data; `EngineConfig.watched` names the layer.
-        references: the models, one a client.
-        layer: whose input, by the name in `watched`.
-        split: the samples: `train` or `val`.
+        engine: the engine with the models and the data.
+        references: the models, at most one for each client.
+        layer: name of the layer in `EngineConfig.watched`.
+        split: the clients' samples: `train` or `val`.
 
     Returns:
         float64 [own, features]; zeros for clients without a reference, and for those without samples.
@@ -38,7 +38,7 @@ def mean_inputs(engine: Engine, references: References, layer: str, split: str) 
     def work(jobs: Tensor) -> Tensor:
         with torch.no_grad():
             outputs = engine.outputs(mine.take(jobs), (split,), pool)
-            features = [own[split].features[layer] for own in outputs]
+            features = [by_split[split].features[layer] for by_split in outputs]
             return torch.stack([values.flatten(0, -2).sum(0) / max(1, values[..., 0].numel()) for values in features])
 
     refusal = partial(engine.drew, "an evaluation")
@@ -53,9 +53,10 @@ def mean_inputs(engine: Engine, references: References, layer: str, split: str) 
         one_blas_thread(),
     ):
         done = pool.map(work, pieces, between=engine.between_cohorts)
-    width = -ranks.least(-max((found.shape[1] for found in done), default=0))  # a process may have no job
+    # A process may have no job, and learns the width from the others.
+    width = -ranks.least(-max((part.shape[1] for part in done), default=0))
     rows = bank.stored("models")
     means = torch.zeros(len(rows), width, dtype=torch.float64, device=rows.device)
-    for jobs, found in zip(pieces, done, strict=True):
-        means[ranks.place[mine.owners[jobs]].to(rows.device)] = found.to(rows.device)
+    for jobs, part in zip(pieces, done, strict=True):
+        means[ranks.place[mine.owners[jobs]].to(rows.device)] = part.to(rows.device)
     return means

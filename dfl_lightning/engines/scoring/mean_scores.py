@@ -1,4 +1,4 @@
-"""Mean loss, the task's numbers and metrics of one model's outputs, batch by batch."""
+"""Mean loss, the task's numbers and metrics of one model, computed from its outputs batch by batch."""
 
 from __future__ import annotations
 
@@ -14,31 +14,21 @@ from dfl_lightning.tasks import Task
 
 
 def no_scores(config: EngineConfig, device: torch.device) -> Tensor:
-    """What `mean_scores` is without samples: NaN, float64 of the same length.
-
-    Args:
-        config: has the task and the metrics.
-        device: of the numbers.
-    """
+    """Return the scores of a model without samples: NaN, float64, as many as `mean_scores` returns."""
     count = 1 + len(config.task.numbers) + len(config.metrics) + 1 + len(config.task.names)
     return torch.full((count,), math.nan, dtype=torch.float64, device=device)
 
 
 def own_metrics(config: EngineConfig, device: torch.device) -> list[Metric]:
-    """Metrics of the config that nothing else writes into, for one call of `mean_scores` after the other.
-
-    Args:
-        config: has the metrics.
-        device: of what they are given.
-    """
+    """Copy the config's metrics to a device, so that only the caller's own `mean_scores` write into them."""
     return [metric.clone().to(device) for metric in config.metrics.values()]
 
 
 def sums_of(means: Tensor, weights: float | Tensor) -> Tensor:
-    """Return means times weights; the mean of samples that all count for nothing, 0 / 0, adds nothing.
+    """Return means times weights, 0 where the weight is 0, since the mean there is 0 / 0.
 
     Args:
-        means: of any shape.
+        means: means over samples, of any shape.
         weights: sums of the samples' weights, of the same shape.
     """
     return (means * weights).where(weights > 0, 0.0) if isinstance(weights, Tensor) else means * weights
@@ -51,20 +41,20 @@ def mean_scores(
     batches: Iterable[tuple[Tensor, Tensor]],
     shown: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> Tensor:
-    """Mean loss (infinite where it is NaN), the task's numbers and metrics; they stay where the outputs are.
+    """Compute mean loss (infinity instead of NaN), the task's numbers and metrics, on the device of the outputs.
 
-    A mean is over all samples, by the task's weights, so that it does not matter how they are split.
+    Means are over all samples with the task's weights, so that they do not depend on the division into batches.
 
     Args:
-        task: says what a sample's numbers are, and how much it counts.
-        loss: mean loss of a batch, from outputs and targets.
-        metrics: see `own_metrics`; reset first.
-        batches: outputs and targets, one batch at least.
-        shown: what the metrics are given of the outputs.
+        task: gives the statistics and the weights of samples.
+        loss: (outputs, targets) -> mean loss of a batch.
+        metrics: see `own_metrics`; they are reset first.
+        batches: pairs of outputs and targets, at least one.
+        shown: function whose result on the outputs is passed to the metrics.
 
     Returns:
-        float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the sum of the samples' weights, and the
-        means of the task's statistics.
+        float64 [1 + numbers + metrics + 1 + statistics]: the loss, the task's numbers, the metrics, the sum of the
+        samples' weights, and the means of the task's statistics.
     """
     metrics = list(metrics)
     for metric in metrics:
@@ -73,10 +63,10 @@ def mean_scores(
     sums: dict[str, float | Tensor] = dict.fromkeys(task.names, 0.0)
     weight: float | Tensor = 0.0
     for outputs, targets in batches:
-        weights, found = task.weights(targets), task.statistics(outputs, targets)
+        weights, statistics = task.weights(targets), task.statistics(outputs, targets)
         now = len(targets) if weights is None else weights.sum().double()
         total = total + sums_of(loss(outputs, targets).double(), now)
-        sums = {name: value + found[name].sum(dtype=torch.float64) for name, value in sums.items()}
+        sums = {name: value + statistics[name].sum(dtype=torch.float64) for name, value in sums.items()}
         weight = weight + now
         for metric in metrics:
             metric.update(*task.for_metrics(shown(outputs), targets))

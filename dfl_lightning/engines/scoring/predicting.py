@@ -1,4 +1,4 @@
-"""The scores of what clients predict where more than the class scores of one network decides."""
+"""Scores of predictions by a rule, which may use more than the class scores of one network."""
 
 from __future__ import annotations
 
@@ -25,48 +25,49 @@ from dfl_lightning.utils.randomness.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
 
 SUM_IS_ONE = 1e-4
-"""How far the probabilities of a sample may be from the sum 1."""
+"""Largest allowed distance of the sum of a sample's probabilities from 1."""
 
 
 def predict(
     engine: Engine, references: References, shares: Tensor, splits: Sequence[str]
 ) -> tuple[Tensor, dict[str, Evaluation]]:
-    """Mean loss and metrics of the owners' predictions, by the rule of the engine's config.
+    """Compute mean loss and metrics of the owners' predictions, which the rule of the engine's config makes.
 
-    The probabilities that an owner predicts are the weighted sum of what the rule makes of each of its models. The loss
-    is the mean negative log-likelihood; metrics are given the probabilities. Called by all processes alike, each of
-    which does the owners of its own cohorts. Which models are computed together is a function of the references only.
+    The probabilities that an owner predicts are the weighted sum of the rule's predictions with each of its models. The
+    loss is the mean negative log-likelihood; metrics get the probabilities. All processes call this with the same
+    arguments; each does the owners of its own cohorts. The groups of models that are computed together are a function
+    of the references only.
 
     Args:
-        engine: has the models and the data.
+        engine: the engine with the models and the data.
         references: the models, those of an owner one after the other; owners are clients.
         shares: weights of the models, float64 [J]; those of an owner sum to 1.
-        splits: what is predicted: `val`, `test`.
+        splits: the splits whose labels are predicted: `val`, `test`.
 
     Returns:
-        The owners, long, and for each split their scores.
+        The owners, long, and their scores by split.
 
     Raises:
-        UserError: the rule returns no probabilities, or draws from a global generator.
+        UserError: the rule does not return probabilities, or draws from a global generator.
     """
     bank, ranks, config = engine.bank, engine.bank.ranks, engine.config
     bank.join_device()
     owners, counts = references.owners.unique_consecutive(return_counts=True)
-    place = torch.arange(len(owners)).repeat_interleave(counts)  # of a model's owner
+    owner_index = torch.arange(len(owners)).repeat_interleave(counts)  # For each model, index of its owner in `owners`.
     pieces = _pieces(engine, references.owners, counts)
     mine = ranks.at_home(references.owners)
-    found = torch.full((len(splits), 1 + len(engine.metrics), len(owners)), math.nan, dtype=torch.float64)
+    table = torch.full((len(splits), 1 + len(engine.metrics), len(owners)), math.nan, dtype=torch.float64)
 
     def work(jobs: Tensor) -> Tensor:
         with torch.no_grad():
             wanted = tuple(dict.fromkeys((*splits, *_rule(config).memory)))
             outputs = engine.outputs(references.take(jobs), wanted, pool)
             kept = _own_rows(engine, references.owners[jobs])
-            return _piece_scores(config, outputs, kept, place[jobs], shares[jobs], splits)
+            return _piece_scores(config, outputs, kept, owner_index[jobs], shares[jobs], splits)
 
     refusal = partial(engine.drew, "an evaluation")
     with bank.timed("evaluate"), float32_arithmetic(config.tf32):
-        # as for other evaluations, a process has few rows of others at a time
+        # As in other evaluations, a process holds few rows of other processes at a time.
         for wave in engine.waves(EvaluationPlan(references.owners, pieces, [])):
             begun = torch.zeros(len(references), dtype=torch.bool)
             begun[wave] = True
@@ -76,10 +77,10 @@ def predict(
                 with workers(engine.threads) as pool, one_blas_thread():
                     done = pool.map(work, here, between=engine.between_cohorts)
                 for piece, numbers in zip(here, done, strict=True):
-                    found[:, :, place[piece].unique_consecutive()] = numbers
+                    table[:, :, owner_index[piece].unique_consecutive()] = numbers
     at_home = torch.nonzero(ranks.at_home(owners)).squeeze(1)
-    lines = ranks.join(at_home, list(found.flatten(0, 1)))
-    by_split = torch.stack(lines).view_as(found)
+    lines = ranks.join(at_home, list(table.flatten(0, 1)))
+    by_split = torch.stack(lines).view_as(table)
     return owners, {
         split: Evaluation(numbers[0], dict(zip(engine.metrics, numbers[1:], strict=True)))
         for split, numbers in zip(splits, by_split, strict=True)
@@ -93,7 +94,10 @@ def _rule(config: EngineConfig) -> PredictionRule:
 
 
 def _own_rows(engine: Engine, owners: Tensor) -> dict[str, Tensor]:
-    """Return what the rule wants of the owners' row sets, float64 [j, columns] by row set; they are in this process."""
+    """Return the columns of the owners' rows that the rule reads, float64 [j, columns] by row set.
+
+    The owners' rows are in this process.
+    """
     bank, wanted = engine.bank, _rule(engine.config).rows(engine.bank.layout)
     return {
         name: bank.materialise(References.rows(name, owners), start, stop).double()
@@ -102,19 +106,22 @@ def _own_rows(engine: Engine, owners: Tensor) -> dict[str, Tensor]:
 
 
 def _pieces(engine: Engine, owners: Tensor, counts: Tensor) -> list[Tensor]:
-    """Models that are worked on together, long each: of whole owners, all of one cohort, no more than there is room."""
+    """Divide the models into groups that are computed together, long [j] each.
+
+    A group has all models of some owners of one cohort, and no more models than memory allows, or those of one owner.
+    """
     ends = counts.cumsum(0)
-    begins, found = ends - counts, []
+    begins, pieces = ends - counts, []
     for cohort in engine.by_cohort(owners[begins]):
         some: list[Tensor] = []
-        for place in cohort.tolist():
-            jobs = torch.arange(int(begins[place]), int(ends[place]))
+        for index in cohort.tolist():
+            jobs = torch.arange(int(begins[index]), int(ends[index]))
             if some and sum(map(len, some)) + len(jobs) > engine.predicted_at_once:
-                found.append(torch.cat(some))
+                pieces.append(torch.cat(some))
                 some = []
             some.append(jobs)
-        found.append(torch.cat(some))
-    return found
+        pieces.append(torch.cat(some))
+    return pieces
 
 
 def _piece_scores(
@@ -125,39 +132,39 @@ def _piece_scores(
     shares: Tensor,
     splits: Sequence[str],
 ) -> Tensor:
-    """Mean loss and metrics of what the owners of some models predict, float64 [splits, 1 + metrics, owners].
+    """Compute mean loss and metrics of the predictions of some models' owners, float64 [splits, 1 + metrics, owners].
 
     Args:
-        config: the engine's.
-        outputs: of each model, by split.
-        kept: what the rule wants of the row sets of each model's owner, [j, columns].
-        owners: of each model, long [j], in groups.
-        shares: of each model, [j].
-        splits: what is predicted.
+        config: the engine's config.
+        outputs: outputs of each of j models, by split.
+        kept: columns of each model's owner that the rule reads, [j, columns] by row set.
+        owners: owner of each model, long [j]; models of an owner are adjacent.
+        shares: weight of each model in its owner's prediction, [j].
+        splits: the splits whose labels are predicted.
     """
     metrics = own_metrics(config, outputs[0][splits[0]].labels.device)
     groups = torch.arange(len(owners)).split(owners.unique_consecutive(return_counts=True)[1].tolist())
-    found = []
+    scores = []
     for split in splits:
         predicted = _predicted(config, outputs, kept, split)
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
-            found.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
+            scores.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
     reported = 1 + len(config.task.numbers) + len(config.metrics)
-    numbers = torch.stack(found)[:, :reported].cpu()  # a GPU is waited for once
+    numbers = torch.stack(scores)[:, :reported].cpu()  # The host waits for a GPU only once, here.
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)
 
 
 def _predicted(
     config: EngineConfig, outputs: Sequence[Mapping[str, LabelledOutputs]], kept: Mapping[str, Tensor], split: str
 ) -> list[Tensor]:
-    """Probabilities by each model on its own, float64 [B, C]; models with equally many samples go together."""
+    """Predict with each model, float64 [B, C]; the rule is called once for all models with equally many samples."""
     rule = _rule(config)
     splits = tuple(dict.fromkeys((split, *rule.memory)))
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for job, own in enumerate(outputs):
-        alike[tuple(len(own[name].labels) for name in splits)].append(job)
-    found = [own[split].scores for own in outputs]  # of no samples
+    for job, by_split in enumerate(outputs):
+        alike[tuple(len(by_split[name].labels) for name in splits)].append(job)
+    predicted = [by_split[split].scores for by_split in outputs]  # They remain for owners without samples, [0, C].
     for (samples, *_), jobs in alike.items():
         if samples:
             together = {name: _stacked([outputs[job][name] for job in jobs]) for name in splits}
@@ -165,42 +172,44 @@ def _predicted(
             query = Outputs(together[split].scores, together[split].features, rows=rows)
             several = _checked(rule, query, {name: together[name] for name in rule.memory})
             for job, probabilities in zip(jobs, several, strict=True):
-                found[job] = probabilities
-    return found
+                predicted[job] = probabilities
+    return predicted
 
 
 def _stacked(several: Sequence[LabelledOutputs]) -> LabelledOutputs:
-    """The outputs of models with equally many samples, along a leading dimension."""
+    """Stack the outputs of models with equally many samples along a leading dimension."""
     return LabelledOutputs(
-        torch.stack([own.scores for own in several]),
-        {name: torch.stack([own.features[name] for own in several]) for name in several[0].features},
-        torch.stack([own.labels for own in several]),
+        torch.stack([one.scores for one in several]),
+        {name: torch.stack([one.features[name] for one in several]) for name in several[0].features},
+        torch.stack([one.labels for one in several]),
     )
 
 
 def _checked(rule: PredictionRule, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-    """What a rule predicts, float64 [k, B, C]."""
-    found = rule.predict(query, memory)
+    """Predict by the rule, float64 [k, B, C], and raise if the result is not probabilities of the right shape."""
+    answer = rule.predict(query, memory)
     name, wanted = type(rule).__name__, list(query.scores.shape)
-    got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    got = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
     if got != wanted:
-        raise UserError(f"prediction {name} returns {got}; predict must return probabilities {wanted}, as query.scores")
-    found = found.double()
-    if bool((found < 0).any()) or bool(((found.sum(-1) - 1).abs() > SUM_IS_ONE).any()):  # NaN is a wrong answer
         raise UserError(
-            f"prediction {name} returns numbers that are no probabilities: those of a sample must be 0 or more and sum "
-            "to 1; scores become probabilities by query.scores.softmax(-1)"
+            f"prediction {name} returns {got}; predict must return probabilities {wanted}, the shape of query.scores"
         )
-    return found
+    answer = answer.double()
+    if bool((answer < 0).any()) or bool(((answer.sum(-1) - 1).abs() > SUM_IS_ONE).any()):
+        raise UserError(
+            f"prediction {name} returns numbers that are not probabilities: those of a sample must be 0 or more and "
+            "sum to 1; query.scores.softmax(-1) turns scores into probabilities"
+        )
+    return answer
 
 
 def _scores(config: EngineConfig, metrics: Sequence[Metric], probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood (infinite if it is no number), the task's numbers and metrics, float64 [1 + n]."""
+    """Compute mean negative log-likelihood (infinity instead of NaN), the task's numbers and metrics of one owner."""
     if not len(labels):
         return no_scores(config, probabilities.device)
 
     def shown(some: Tensor) -> Tensor:
-        """Not above 1, were it by rounding: torchmetrics would take it for a network's scores, and apply a softmax."""
+        """Clip rounding errors above 1: torchmetrics takes larger numbers for logits and applies a softmax."""
         return some.clamp(max=1).to(config.dtype)
 
     batches = zip(probabilities.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True)

@@ -1,4 +1,4 @@
-"""What engines know of a prediction policy, and what it sees of a client's samples."""
+"""Interface between engines and prediction policies: the policy's methods, and a model's outputs on samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dfl_lightning.bank.layout import Layout
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model makes of samples of a client, or of k clients with equally many, stacked along a leading dimension.
+    """Outputs of a model on a client's samples, or of k models on equally many samples each, then stacked.
 
     Attributes:
-        scores: the network's, float64 [..., B, C].
-        features: inputs of the layers that the rule names, float64 [..., B, *].
-        rows: columns of the owner's row sets that the rule names, float64 [..., columns].
+        scores: the network's scores, float64 [..., B, C].
+        features: inputs of the layers that the rule names, float64 [..., B, *] by layer.
+        rows: columns of the owner's rows that the rule names, float64 [..., columns] by row set.
     """
 
     scores: Tensor
@@ -28,7 +28,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class LabelledOutputs(Outputs):
-    """The same of samples whose classes the client knows.
+    """Outputs on samples whose classes the client knows.
 
     Attributes:
         labels: int64 [..., B].
@@ -38,27 +38,27 @@ class LabelledOutputs(Outputs):
 
 
 class PredictionRule(Protocol):
-    """How probabilities are made of a model's outputs."""
+    """Rule that turns a model's outputs into probabilities of classes."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Layers whose inputs it wants, by name; `head` is the last linear layer of a forward pass."""
+        """Names of the layers whose inputs the rule reads; `head` is the last linear layer of a forward pass."""
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Which of the client's own samples it wants: `train`, `val`."""
+        """Splits of the client's own samples on which the rule needs the model's outputs: `train`, `val`."""
 
     def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
-        """Columns of the owner's row sets that it wants, first and end, by row set.
+        """Return the columns of the owner's rows that the rule reads, as (first, end) by row set.
 
         Args:
-            layout: of the network's rows.
+            layout: the columns of a row.
         """
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """Probabilities of classes, [..., B, C].
+        """Return probabilities of classes, [..., B, C].
 
         Args:
-            query: what is to be classified.
+            query: the model's outputs on the samples to classify.
             memory: the same model's outputs on the client's own samples, by split.
         """

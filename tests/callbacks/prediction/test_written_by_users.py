@@ -37,8 +37,8 @@ class WrongLayer(Prediction):
 
 
 WRONG = {
-    Logits: r"prediction Logits returns numbers that are no probabilities: .* query\.scores\.softmax",
-    OneNumber: r"prediction OneNumber returns \[\]; predict must return probabilities \[1, \d+, 10\], as query\.scores",
+    Logits: r"prediction Logits returns numbers that are not probabilities: .* query\.scores\.softmax",
+    OneNumber: r"prediction OneNumber returns \[\]; predict must return probabilities \[1, \d+, 10\], the shape of",
     Drawing: r"an evaluation draws from .* \(prediction .*Drawing",
     Doubled: r"prediction Doubled returns as members weights that do not sum to 1 for each client",
     WrongLayer: r"prediction WrongLayer wants the input of the layer 'fc'",
