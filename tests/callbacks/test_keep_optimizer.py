@@ -315,7 +315,7 @@ def test_kept_optimizers_refuse_to_train_others_models(federation):
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_undeclared_row_set_is_refused(engine, federation):
     run = federation(objective=Pulling(), engine=engine)
-    with pytest.raises(UserError, match=r"give it optimized = \('models', 'other'\)"):
+    with pytest.raises(UserError, match=r"add the class attribute optimized = \('models', 'other'\)"):
         run.go(1)
 
 

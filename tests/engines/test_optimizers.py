@@ -178,7 +178,7 @@ def test_a_state_made_before_the_first_step_is_refused():
     optimizer = ClientOptimizer(functools.partial(by_dimensions, kind=Early), NET)
     optimizer.make([nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(3))], [0, 1], optimizer.hyperparameters)
     stacked = [nn.Parameter(torch.zeros(2, *p.shape)) for p in NET.parameters()]
-    with pytest.raises(UserError, match=r"model\.optimizer Early makes its state when it is made"):
+    with pytest.raises(UserError, match=r"model\.optimizer Early creates its state in __init__"):
         optimizer.make(stacked, [0, 1, 2], optimizer.hyperparameters)
 
 

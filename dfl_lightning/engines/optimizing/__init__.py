@@ -1,1 +1,1 @@
-"""The user's optimizer, its states and its schedule."""
+"""User's optimizer, its kept states and its learning rate schedule."""

@@ -1,4 +1,4 @@
-"""The user's optimizer: what it is for one client's parameters, to be made again for other tensors."""
+"""User's optimizer: its kind, groups and options for one client's parameters, from which others are made."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ Factory = Callable[..., torch.optim.Optimizer]
 """Parameters -> optimizer."""
 
 Hyperparameters = tuple[dict[str, Any], ...]
-"""For each group of parameters, the options that a round sets: its `lr`, and what a schedule has changed besides."""
+"""For each group of parameters, the options that a round sets: its `lr`, and others that a schedule has changed."""
 
 DEFAULT_OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-"""Where no optimizer is named; one that is named has torch's own defaults."""
+"""Optimizer of a run that does not name one; a named optimizer has torch's own defaults."""
 
 TRIAL_STEPS = 2
-"""Steps that an optimizer of unknown kind takes before the run, to see that it can."""
+"""Number of steps that an optimizer of unknown kind takes in its trial before the run."""
 
 
 class ClientOptimizer:
-    """What the user's factory makes of one client's parameters: a kind of optimizer, groups and their options.
+    """Kind, groups and options of the optimizer that the user's factory makes for one client's parameters.
 
-    The factory sees the network's own parameters, with plain shapes, all trainable ones at once. Which of them go
-    together in a group, and with which options, then holds for every phase and for any other tensors in their place:
-    those of a client in the loop, or those of many clients side by side.
+    The factory is called once with all trainable parameters of the network, in their plain shapes. The groups that it
+    forms, and their options, then hold for every phase, and for the tensors that replace these parameters: those of a
+    client in the loop engine, or those of several stacked clients.
 
     Args:
         factory: parameters -> optimizer.
-        network: the plain network.
+        network: the network for one client.
 
     Attributes:
         kind: the optimizer's class.
-        groups: the options of each group, everything but its parameters.
-        members: the places of each group's parameters in `network.parameters()`.
-        elementwise: whether clients can be stacked without a trial.
-        capturable: whether the user asked for `capturable`, which torch takes on GPUs only; see `on`.
+        groups: the options of each group, without its parameters.
+        members: indices of each group's parameters in `network.parameters()`.
+        elementwise: True if clients can be stacked without a trial.
+        capturable: True if the user set `capturable`, which torch supports on GPUs only; see `on`.
 
     Raises:
-        UserError: the factory fails, or makes no optimizer with a learning rate for every group.
+        UserError: the factory fails, or does not make an optimizer with a learning rate for every group.
     """
 
     def __init__(self, factory: Factory, network: nn.Module) -> None:
@@ -71,7 +71,7 @@ class ClientOptimizer:
         self.members = tuple([place_of[id(p)] for p in group["params"]] for group in optimizer.param_groups)
         if not all("lr" in options for options in self.groups):
             raise UserError(f"model.optimizer {self.name} has a group of parameters without a learning rate 'lr'")
-        # A constructor of torch's makes the same again from groups and defaults; hooks and the like would be lost.
+        # A constructor of torch makes the same optimizer again from groups and defaults, but not its hooks.
         hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
         touched = any(hooks) or "step" in vars(optimizer)
         self.of_torch = self.kind.__module__.startswith("torch.optim.") and not touched
@@ -79,30 +79,30 @@ class ClientOptimizer:
         accepted = inspect.signature(self.kind.__init__).parameters
         self._arguments = {name: value for name, value in optimizer.defaults.items() if name in accepted}
         self.capturable = any(bool(options.get("capturable")) for options in self.groups)
-        self._captures = False  # where no device was said, it is the CPU
+        self._captures = False  # Without a call of `on`, the device is the CPU.
 
     @property
     def name(self) -> str:
-        """The name of its class."""
+        """Name of the optimizer's class."""
         return self.kind.__name__
 
     @property
     def hyperparameters(self) -> Hyperparameters:
-        """Those of a run without a schedule: the groups' own learning rates."""
+        """Hyperparameters of a run without a schedule: the groups' own learning rates."""
         return tuple({"lr": plain_number(options["lr"])} for options in self.groups)
 
     def make(
         self, parameters: Sequence[nn.Parameter], places: Sequence[int], hyperparameters: Hyperparameters
     ) -> torch.optim.Optimizer:
-        """A fresh optimizer.
+        """Make a fresh optimizer for some tensors.
 
         Args:
-            parameters: the tensors to update; plain or stacked ones.
-            places: which of the network's parameters each of them stands for.
-            hyperparameters: options of the groups in place of their own.
+            parameters: the tensors to update, plain or stacked.
+            places: for each tensor, the index of the network's parameter that it replaces.
+            hyperparameters: options of the groups, instead of their own.
 
         Raises:
-            UserError: the groups of a user's own class cannot be carried over to these tensors.
+            UserError: the groups of a user's own class cannot be applied to these tensors.
         """
         given = dict(zip(places, parameters, strict=True))
         members = [[given[place] for place in group if place in given] for group in self.members]
@@ -118,13 +118,13 @@ class ClientOptimizer:
         return optimizer
 
     def on(self, device: torch.device) -> ClientOptimizer:
-        """The same for parameters on a device: `capturable` holds on GPUs, and is left out on a CPU."""
+        """Copy the optimizer for parameters on a device: `capturable` is kept on a GPU, and left out on a CPU."""
         placed = copy.copy(self)
         placed._captures = device.type != "cpu"
         return placed
 
     def stub(self) -> torch.optim.Optimizer:
-        """An optimizer with the same groups and a number in the place of each one's parameters, for schedules to move.
+        """Make an optimizer with the same groups, each with one number as its only parameter, for a schedule to step.
 
         Learning rates that are tensors become numbers: a schedule would write into the user's own tensor.
         """
@@ -137,15 +137,15 @@ class ClientOptimizer:
         return optimizer
 
     def check(self, trained: Sequence[Sequence[int]]) -> None:
-        """Refuse what cannot take steps from gradients alone, or draws numbers that cannot be drawn again.
+        """Refuse an optimizer that cannot step from gradients alone, or that draws from a global generator.
 
-        Optimizers of torch that are known to act on every number by itself need no trial.
+        Optimizers of torch that are known to be elementwise need no trial.
 
         Args:
-            trained: for each phase of local training, the places of the parameters that it trains.
+            trained: for each phase of local training, the indices of the parameters that it trains.
 
         Raises:
-            UserError: names the optimizer and what is in the way.
+            UserError: the optimizer is refused; the message names it and the reason.
         """
         if self.elementwise:
             return
@@ -162,7 +162,7 @@ class ClientOptimizer:
 
     @property
     def states(self) -> int:
-        """How many numbers it keeps for each number of a model, at most."""
+        """Largest number of values that the optimizer keeps for one value of a model."""
         shaped = [[place for place in members if self._own[place].dim()] for members in self.members]
         places = [min(members, key=lambda place: self._own[place].numel()) for members in shaped if members]
         if not places:
@@ -173,13 +173,14 @@ class ClientOptimizer:
         return max((sum(torch.is_tensor(value) and value.dim() > 0 for value in values) for values in kept), default=0)
 
     def remembered(self) -> dict[str, torch.dtype | None]:
-        """What it remembers of each parameter from step to step, by name, as two steps of a trial show.
+        """Determine the entries of the optimizer's state for a parameter, by two steps of a trial.
 
         Returns:
-            None for a tensor of the parameter's shape; the type of a single number.
+            By name: None for a tensor of the parameter's shape, the type for a single number.
 
         Raises:
-            UserError: it remembers something else, or something that is no parameter's, so that a state cannot be kept.
+            UserError: the state cannot be kept, since it has entries of other kinds, or changes outside of the
+                parameters' states.
         """
         places = self._of_each_group() if self.elementwise else sorted(self._own)
         with torch.random.fork_rng(devices=[]):
@@ -193,37 +194,37 @@ class ClientOptimizer:
                 f"model.keep_optimizer: {self.name} changes its own '{changed[0]}' from step to step, which belongs to "
                 "no parameter and is not kept; set model.keep_optimizer to false, or choose another optimizer"
             )
-        found: dict[str, torch.dtype | None] = {}
+        kinds: dict[str, torch.dtype | None] = {}
         for parameter in parameters:
             for name, value in optimizer.state.get(parameter, {}).items():
                 like_it = isinstance(value, Tensor) and value.shape == parameter.shape
                 kind = None if like_it else _number_type(value)
-                if value is not None and ((kind is None and not like_it) or found.setdefault(name, kind) != kind):
+                if value is not None and ((kind is None and not like_it) or kinds.setdefault(name, kind) != kind):
                     raise UserError(
                         f"model.keep_optimizer: {self.name} remembers '{name}', which is neither a tensor of its "
                         "parameter's shape nor a number; set model.keep_optimizer to false, or choose another optimizer"
                     )
-        return found
+        return kinds
 
     def _settings(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Options of all groups by name, and what an optimizer of the user's own has as attributes."""
-        found: dict[str, Any] = {}
+        """Copy the options of all groups and, for a class of the user's own, its attributes; both by name."""
+        settings: dict[str, Any] = {}
         if not self.of_torch:
             simple = int | float | Tensor
-            found = {name: value for name, value in vars(optimizer).items() if isinstance(value, simple)}
-            drawn = {name: value for name, value in vars(optimizer).items() if isinstance(value, torch.Generator)}
-            found |= {name: generator.get_state() for name, generator in drawn.items()}
+            settings = {name: value for name, value in vars(optimizer).items() if isinstance(value, simple)}
+            generators = {name: value for name, value in vars(optimizer).items() if isinstance(value, torch.Generator)}
+            settings |= {name: generator.get_state() for name, generator in generators.items()}
         for number, group in enumerate(optimizer.param_groups):
             options = _options(group)
-            found |= {f"{name} of group {number}" if number else name: value for name, value in options.items()}
-        return copy.deepcopy(found)
+            settings |= {f"{name} of group {number}" if number else name: value for name, value in options.items()}
+        return copy.deepcopy(settings)
 
     def _of_each_group(self) -> list[int]:
-        """The smallest parameter of each group."""
+        """Return the index of the smallest parameter of each group."""
         return [min(members, key=lambda place: self._own[place].numel()) for members in self.members if members]
 
     def fused_on(self, device: torch.device | str) -> ClientOptimizer:
-        """The same with its fused kernel, where it has one there and the user has not chosen another."""
+        """Copy the optimizer for a device, with its fused kernel if it has one and the user has not chosen another."""
         device = torch.device(device)
         options = [self._arguments, *self.groups]
         asked = any(o.get(name) is not None for o in options for name in ("foreach", "fused"))
@@ -239,33 +240,32 @@ class ClientOptimizer:
             trial.grad = torch.zeros_like(trial)
             try:
                 self.kind([trial], **fused._arguments).step()
-            except RuntimeError as error:  # torch's way to say that it has no such kernel there
+            except RuntimeError as error:  # Torch has no fused kernel for this device.
                 if is_out_of_memory(error):
-                    raise  # which says nothing about kernels
+                    raise  # This says nothing about kernels.
                 return self.on(device)
         return fused
 
     def device_of_numbers(self, device: torch.device) -> torch.device:
-        """Return where the single numbers of a state lie: on the CPU, unless its kernels must not wait for a GPU.
+        """Return the device of a state's single numbers, given that of the parameters.
 
-        Args:
-            device: of the parameters.
+        It is the CPU, unless the optimizer's kernels (fused, capturable) read these numbers on the GPU.
         """
         there = any(o.get("fused") or (o.get("capturable") and self._captures) for o in self.groups)
         return device if there else torch.device("cpu")
 
     def works_on_tensors_alone(self, device: torch.device) -> bool:
-        """Whether a step needs no number on the host, so that it can be recorded with learning rates that change."""
+        """Return True if a step needs no number on the host, so that a recorded step can have other learning rates."""
         fused = all(options.get("fused") for options in self.groups)
         return self.of_torch and (fused or (device.type == "cuda" and "capturable" in self._arguments))
 
     def _by_factory(
         self, parameters: list[nn.Parameter], members: list[list[nn.Parameter]], hyperparameters: Hyperparameters
     ) -> tuple[torch.optim.Optimizer, Hyperparameters]:
-        """An optimizer of the user's own class, and what each of its groups gets.
+        """Make an optimizer of the user's own class, and return it with the options that each of its groups gets.
 
-        The factory makes it, if it sorts these tensors as it did the network's own; else the groups that it made of
-        those get these tensors in the place of theirs, which only works before there is any state.
+        If the factory groups these tensors as it grouped the network's parameters, its optimizer is used. Otherwise
+        the tensors replace the parameters in the groups of the network's optimizer, which must not have a state yet.
         """
         wanted = [
             (tensors, options, fields)
@@ -273,29 +273,29 @@ class ClientOptimizer:
             if tensors
         ]
         optimizer = self._factory(parameters)
-        found = [group for group in optimizer.param_groups if group["params"]]
-        alike = len(found) == len(wanted) == len(optimizer.param_groups) and all(
+        groups = [group for group in optimizer.param_groups if group["params"]]
+        alike = len(groups) == len(wanted) == len(optimizer.param_groups) and all(
             list(map(id, group["params"])) == list(map(id, tensors)) and same_options(_options(group), options)
-            for group, (tensors, options, _) in zip(found, wanted, strict=True)
+            for group, (tensors, options, _) in zip(groups, wanted, strict=True)
         )
         if alike:
             return optimizer, tuple(fields for _, _, fields in wanted)
         optimizer = self._factory(list(self._own.values()))
         if optimizer.state:
             raise UserError(
-                f"model.optimizer {self.name} makes its state when it is made, and its groups depend on more than the "
-                "shapes of the parameters it is given; make the state in the first step"
+                f"model.optimizer {self.name} creates its state in __init__, and its groups depend on more than the "
+                "shapes of its parameters; create the state in the first step"
             )
         for group, tensors in zip(optimizer.param_groups, members, strict=True):
             group["params"] = tensors
         return optimizer, hyperparameters
 
     def _trial(self, places: Sequence[int], dimensions: int = 0) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
-        """An optimizer of copies of the network's own parameters, and these, with gradients to take a step from.
+        """Make an optimizer for copies of some of the network's parameters; return it and the copies with gradients.
 
         Args:
-            places: which parameters.
-            dimensions: parameters without dimensions get one, if this is 1.
+            places: indices of the parameters.
+            dimensions: 1: give parameters without dimensions one dimension; 0: keep all shapes.
         """
         parameters = [nn.Parameter(self._own[place].detach().clone()) for place in places]
         if dimensions:
@@ -319,48 +319,38 @@ class ClientOptimizer:
 
 
 def name_of(factory: Callable[..., Any]) -> str:
-    """What a factory is called: the class whose arguments it binds, or its own name."""
+    """Return the name of a factory: of the class whose arguments it binds, or its own name."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     return getattr(factory, "__name__", type(factory).__name__)
 
 
 def plain_number(value: Any) -> Any:
-    """A tensor with a single number as that number, also inside a tuple; anything else as it is."""
+    """Convert a tensor with a single number to that number, also inside a tuple; return other values unchanged."""
     if isinstance(value, tuple):
         return tuple(map(plain_number, value))
     return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def same_options(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two parameter groups have equal options.
-
-    Args:
-        some: options by name.
-        others: those of the other group.
-    """
+    """Return True if two parameter groups have equal options."""
     return some.keys() == others.keys() and all(same_value(value, others[name]) for name, value in some.items())
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two options are equal; NaN equals NaN.
-
-    Args:
-        one: a value.
-        other: the other one.
-    """
+    """Return True if two options are the same object or equal."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
     return one is other or bool(one == other)
 
 
 def _number_type(value: Any) -> torch.dtype | None:
-    """The type of a single number, float64 for Python's own; None for anything else."""
+    """Return the type of a single number, float64 for Python's own numbers; None for other values."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.dtype
     return torch.float64 if isinstance(value, int | float) else None
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group without its parameters and their names."""
+    """Return the options of a group, without its parameters and their names."""
     return {name: value for name, value in group.items() if name not in ("params", "param_names")}

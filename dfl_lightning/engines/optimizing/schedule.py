@@ -1,4 +1,4 @@
-"""The learning rates of the rounds, and whatever else a schedule of torch moves, as a function of the round."""
+"""Learning rates, and other options that a schedule of torch changes, as a function of the round."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dfl_lightning.utils.words import nth_round
 
 
 class Schedule:
-    """The groups' options in each round.
+    """Options of the optimizer's groups in each round.
 
-    A schedule steps a stub of the optimizer, once a round. It may write any option of any group: all of them are the
-    round's, for every client.
+    The schedule of torch steps a stub of the optimizer, once in each round. It may write any option of any group; the
+    options hold for all clients in the round.
 
     Args:
-        optimizer: whose groups are scheduled.
-        factory: optimizer -> schedule of `torch.optim.lr_scheduler`; None: every round is alike.
+        optimizer: the optimizer with the groups.
+        factory: optimizer -> schedule of `torch.optim.lr_scheduler`; None: all rounds have the same options.
 
     Attributes:
-        stub: the optimizer that the schedule moves.
-        scheduler: the schedule; None where there is none.
+        stub: the optimizer that the schedule changes.
+        scheduler: the schedule, or None.
 
     Raises:
-        UserError: no schedule of torch, one that depends on metrics, or one that refuses its arguments.
+        UserError: the factory fails or does not make a schedule of torch, or the schedule depends on metrics.
     """
 
     def __init__(self, optimizer: ClientOptimizer, factory: Callable[..., Any] | None = None) -> None:
@@ -66,12 +66,12 @@ class Schedule:
         return scheduler
 
     def at(self, round: int) -> Hyperparameters:
-        """The options of a round, 0-based; stub and schedule are brought there.
+        """Return the groups' options in a round, 0-based, after stepping stub and schedule to that round.
 
         Raises:
-            UserError: the schedule fails, or gives what is no learning rate.
+            UserError: the schedule fails, or sets an option that is negative, not finite or not a number.
         """
-        if round < self._round:  # an earlier boundary was loaded, to be evaluated
+        if round < self._round:  # The state of an earlier round was loaded, to be evaluated.
             self._begin()
         while self._round < round:
             self._round += 1
@@ -89,16 +89,16 @@ class Schedule:
         return present
 
     def check(self, last: int) -> tuple[str, ...]:
-        """Go through all rounds before the first one.
+        """Check the schedule for all rounds, before the first round.
 
         Args:
-            last: the last round whose options will be asked for.
+            last: the last round of the run, 0-based.
 
         Returns:
-            Names of the options that the schedule changes, beside `lr`.
+            Names of the options that the schedule changes, other than `lr`.
 
         Raises:
-            UserError: it ends too early, fails, gives what is no learning rate, or something else each time.
+            UserError: the schedule ends too early, fails, sets an invalid option, or does not repeat its options.
         """
         rounds = range(last + 1 if self.scheduler is not None else 1)
         two = [Schedule(self._optimizer, self._factory) for _ in range(2)]
@@ -146,7 +146,7 @@ class Schedule:
 
 @contextmanager
 def _no_optimizer_steps() -> Iterator[None]:
-    """Torch wants to see a step of the optimizer before the first one of its schedule; a stub takes none."""
+    """Suppress torch's warning that the optimizer must step before its schedule, as a stub never steps."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         yield
