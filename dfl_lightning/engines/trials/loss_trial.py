@@ -1,4 +1,4 @@
-"""A loss tried on scores and labels before the first round."""
+"""Trial of a loss on scores and labels before the first round."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dfl_lightning.utils.errors import UserError, reason, reported_as
 
 
 def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
-    """Call a loss once, with its gradient.
+    """Call a loss once, and compute its gradient.
 
     Args:
         loss: (outputs [B, ...], targets [B, ...]) -> mean loss of the batch.
         scores: the network's outputs for a batch.
-        labels: its targets.
+        labels: the batch's targets.
 
     Returns:
-        Whether the loss writes into its scores or labels.
+        True if the loss writes into its scores or labels.
 
     Raises:
-        UserError: it fails, or does not return one number that has a gradient.
+        UserError: the loss fails, or does not return one number with a gradient.
     """
     name = f"model.loss {name_of(loss)}"
     classes_only = labels.dim() == 1 and not labels.is_floating_point()
@@ -34,8 +34,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
     of = f"{outputs_are} {list(scores.shape)} and {targets_are} {list(labels.shape)}"
     leaf, classes = scores.detach().clone().requires_grad_(), labels.clone()
     with torch.enable_grad(), warnings.catch_warnings():
-        given = leaf * 1  # a leaf cannot be written into, the scores of a network can
-        # torch's way to say that it compares each score with each label of the batch
+        given = leaf * 1  # A loss may write into the scores of a network, but not into a leaf.
+        # Torch warns with these words when it broadcasts each score against each label of the batch.
         warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
         elsewhere = scores.device.type != "cpu"
         where = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
@@ -58,7 +58,7 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
 
 
 def on_copies(loss: Loss) -> Loss:
-    """The same loss, for scores and labels that are needed afterwards."""
+    """Wrap a loss so that it gets copies of scores and labels, into which it may write."""
     return functools.partial(_on_copies, loss)
 
 

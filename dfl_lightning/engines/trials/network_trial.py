@@ -1,4 +1,4 @@
-"""Whether stacked clients are what plain networks are: two of them are compared before the run."""
+"""Trial of a stacked network before the run: two stacked clients are compared with two plain networks."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
 
 
-@torch.enable_grad()  # an evaluation without a fit before it makes its engine where gradients are off
+@torch.enable_grad()  # An evaluation without a fit builds its engine while gradients are switched off.
 def try_out(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor], couples: bool) -> str:
-    """Compare two clients stacked with two plain networks: outputs, gradients, and what they leave behind.
+    """Compare two stacked clients with two plain networks: outputs, gradients, parameters and buffers.
 
-    In float64, where a difference is no rounding; where something has no float64, in the inputs' own type.
+    The comparison is in float64, in which rounding does not look like a difference; if something does not support
+    float64, it is in the inputs' own type.
 
     Args:
-        stacked: the network that is tried out; gets `couples_samples`.
+        stacked: the network to try; its `couples_samples` is set.
         inputs: at least three of the data's inputs, [B, ...].
         draws: client -> the key of its dropout layers' masks, int32 [2].
-        couples: whether the samples of a training batch are known to meet.
+        couples: True if the samples of a training batch are known to interact.
 
     Returns:
-        What the comparison could not see, in a few words; empty where it is as it should be.
+        The limit of the comparison, in a few words; empty if there is none.
 
     Raises:
-        CannotStack: something fails or differs; names the layer where it can.
+        CannotStack: something fails or differs; the message names the layer if it is known.
     """
     try:
         exactly = _Comparison(stacked, inputs.double(), draws)
@@ -55,49 +56,49 @@ def try_out(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tens
     else:
         return exactly.note
     name = str(inputs.dtype).removeprefix("torch.")
-    with float32_arithmetic(tf32=False):  # the rounding of TensorFloat32 would be taken for a difference
+    with float32_arithmetic(tf32=False):  # The rounding of TensorFloat32 would look like a difference.
         _Comparison(stacked, inputs, draws).check(couples)
     return f"in {name} only, for in float64 {failure}"
 
 
 @torch.enable_grad()
 def try_masks(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
-    """Find out whether clients with unequal batches can go together: set `masks_padding`.
+    """Set `masks_padding` of the network: True if clients with unequal batches can be computed together.
 
-    They can where batch norms are all that lets samples interact, and the numbers are those of plain networks.
+    They can if samples interact in batch norms only, and if results with padding equal those of plain networks.
 
     Args:
         stacked: the network, after `try_out`.
         inputs: at least three of the data's inputs, [B, ...], better a whole batch.
-        draws: as for `try_out`.
+        draws: client -> the key of its dropout layers' masks, int32 [2].
     """
     norms = [layer for layer in stacked.network.modules() if isinstance(layer, _BatchNorm)]
     if not norms or any(type(layer) not in BATCH_NORMS for layer in norms):
         return
     try:
         alike = _Comparison(stacked, inputs[:FEW].double(), draws).masks()
-    except CannotStack:  # nothing is lost: as on a CPU, neighbours with equally many samples go together
+    except CannotStack:  # Then only clients with equally many samples are computed together, as on a CPU.
         return
-    stacked.masks_padding = alike and not _meet_without_norms(stacked.network, inputs, draws)
+    stacked.masks_padding = alike and not _interact_without_norms(stacked.network, inputs, draws)
 
 
 @torch.enable_grad()
 def try_reduced(
     stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor], reduced: AbstractContextManager[Any]
 ) -> None:
-    """Let two clients pass through the network together in the reduced precision of the run.
+    """Try a forward pass of two stacked clients in the reduced precision of the run.
 
-    Within `torch.vmap`, which does layers without a rule, autocast takes notice of some operations only; others are
-    given operands of two types then, and fail.
+    Layers without a rule are computed by `torch.vmap`. In it autocast covers some operations only; others then get
+    operands of two types, and fail.
 
     Args:
         stacked: the network, after `try_out`.
         inputs: some of the data's inputs, [B, ...], in the run's precision.
-        draws: as for `try_out`.
+        draws: client -> the key of its dropout layers' masks, int32 [2].
         reduced: the context of forward passes.
 
     Raises:
-        CannotStack: an operation fails; names the layer where it can.
+        CannotStack: an operation fails; the message names the layer if it is known.
     """
     comparison, sizes = _Comparison(stacked, inputs, draws), [len(inputs)] * 2
     for training in (True, False):
@@ -107,7 +108,7 @@ def try_reduced(
 
 @dataclass(frozen=True)
 class _Result:
-    """What a plain pass comes to: outputs, gradients of a weighted sum of them, parameters and buffers afterwards."""
+    """Results of a plain pass: outputs, gradients of a weighted sum of them, parameters and buffers after the pass."""
 
     outputs: Tensor
     weights: Tensor
@@ -116,26 +117,26 @@ class _Result:
 
 
 class _Comparison:
-    """Two clients stacked beside two plain networks.
+    """Comparison of two stacked clients with two plain networks.
 
     Args:
-        stacked: the network that is tried out.
-        inputs: [B, ...], in the type in which all is computed.
+        stacked: the network to try.
+        inputs: [B, ...], in the type of the computation.
         draws: client -> the key of its dropout layers' masks, int32 [2].
 
     Attributes:
-        note: why differences smaller than the rounding of float32 are not seen; empty where they are.
+        note: reason why the comparison is up to rounding only; empty if it is exact.
     """
 
     def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
         self._stacked, self._inputs, self._draws = stacked, inputs, draws
         plain = copy_of(stacked.network).to(inputs.dtype)
         self._twins = [plain, _moved(plain)]
-        self._tolerance: float | None = None  # the ordinary one
+        self._tolerance: float | None = None  # None: the tolerance of the inputs' type.
         self.note = ""
 
     def check(self, couples: bool) -> None:
-        """Set `couples_samples` of the network; see `try_out`."""
+        """Compare all passes, and set `couples_samples` of the network; see `try_out`."""
         count = len(self._inputs)
         whole, uneven = [count, count], [count, count // 2 + 1]
         self._find_tolerance()
@@ -146,7 +147,7 @@ class _Comparison:
             if what:
                 raise CannotStack(f"its {what} in training differ when clients are stacked")
         what = ""
-        if self._stacked.vectorised:  # torch has fast ways for some layers in evaluation, which vmap has not
+        if self._stacked.vectorised:  # Some layers of torch have fast paths in evaluation that vmap does not support.
             what = self._difference(self._plain(False, uneven))
         with torch.no_grad():
             plain = self._plain(False, uneven)
@@ -157,13 +158,13 @@ class _Comparison:
                 raise CannotStack("its outputs differ when stacked clients are given the same inputs")
 
     def masks(self) -> bool:
-        """Whether clients of unequal sizes are like plain networks, where batch norms leave padding out."""
+        """Return True if clients of unequal sizes equal plain networks when batch norms ignore padding."""
         count = len(self._inputs)
         self._find_tolerance()
         return not self._difference(self._plain(True, [count, count // 2 + 1]), mask=True)
 
     def _find_tolerance(self) -> None:
-        """Networks that compute in lower precision somewhere inside differ by its rounding."""
+        """Increase the tolerance if the network computes in a lower precision somewhere inside."""
         with _Types() as types, torch.no_grad():
             self._plain(False, [len(self._inputs)])
         lower = types.seen - {self._inputs.dtype}
@@ -173,7 +174,7 @@ class _Comparison:
             self.note = f"up to rounding only, because the network computes in {names} somewhere"
 
     def _plain(self, training: bool, sizes: Sequence[int]) -> tuple[bool, list[_Result]]:
-        """The mode, and what the plain networks make of their first `sizes` samples."""
+        """Run the plain networks on their first `sizes` samples; return the mode and the results."""
         with reported_as(lambda error: CannotStack(f"the plain network fails ({reason(error)})", by_failing=True)):
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
 
@@ -187,29 +188,30 @@ class _Comparison:
             where = _last_entered(network, self._inputs[:size])
             return CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True)
 
-        with reported_as(failed), self._stacked.norms.guard(1):  # 1: a norm has the gradients of its formula
+        with reported_as(failed), self._stacked.norms.guard(1):  # 1: correct the gradients of all norms.
             outputs = network(self._inputs[:size].clone())
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
         weights = weights.view_as(outputs)
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         gradients: dict[str, Tensor] = {}
         if torch.is_grad_enabled():
-            found = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
-            gradients = {name: filled(g, trained[name]) for name, g in zip(trained, found, strict=True)}
+            grads = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
+            gradients = {name: filled(g, trained[name]) for name, g in zip(trained, grads, strict=True)}
         return _Result(outputs.detach(), weights, gradients, dict(_named(network)))
 
     def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False, mask: bool = False) -> str:
-        """What the stacked network does otherwise than plain ones: outputs, gradients, parameters or buffers.
+        """Name the first kind of result that differs from plain networks; return an empty string if none does.
 
-        With `common`, it is given the inputs once, for all; with `mask`, batch norms know what is padding.
+        The kinds are outputs, gradients, parameters and buffers. With `common`, both clients get one copy of the
+        inputs; with `mask`, batch norms get the weights of samples, and ignore padding.
         """
         training, results = plain
         sizes = [len(result.outputs) for result in results]
-        tensors, outputs, found = self.together(training, results, common, mask)
+        tensors, outputs, gradients = self.together(training, results, common, mask)
         alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
         for i, result in enumerate(results):
             alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
-            for name, gradient in found.items():
+            for name, gradient in gradients.items():
                 expected = result.gradients[name]
                 mine = torch.zeros_like(expected) if gradient is None else gradient[i]
                 alike["gradients"] &= self._close(mine, expected)
@@ -221,7 +223,7 @@ class _Comparison:
     def together(
         self, training: bool, results: Sequence[_Result], common: bool = False, mask: bool = False
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor | None]]:
-        """Parameters and buffers after a stacked pass, its outputs and gradients; see `_difference`."""
+        """Run a stacked pass; return parameters and buffers after it, outputs and gradients; see `_difference`."""
         sizes = [len(result.outputs) for result in results]
         tensors = {
             name: torch.stack([dict(_named(twin))[name].detach() for twin in self._twins])
@@ -237,17 +239,17 @@ class _Comparison:
         with reported_as(_fails_together):
             outputs = self._stacked(now, inputs.clone())
             total = sum((outputs[i, : sizes[i]] * result.weights).sum() for i, result in enumerate(results))
-            found: Sequence[Tensor | None] = ()
+            grads: Sequence[Tensor | None] = ()
             if torch.is_grad_enabled():
-                found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
-        return tensors, outputs, dict(zip(wanted, found, strict=False))
+                grads = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
+        return tensors, outputs, dict(zip(wanted, grads, strict=False))
 
     def _close(self, found: Tensor, expected: Tensor) -> bool:
         return close(found, expected, self._tolerance)
 
 
 class _Types(TorchDispatchMode):
-    """Which floating types the results of operations have."""
+    """Context that collects the floating types of operations' results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,8 +263,8 @@ class _Types(TorchDispatchMode):
         return result
 
 
-def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
-    """Whether samples interact in training where batch norms take their running statistics."""
+def _interact_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
+    """Return True if samples interact in training even when batch norms use their running statistics."""
 
     def run_on(device: torch.device) -> Run:
         there = copy_of(network).to(device).train()
@@ -283,7 +285,7 @@ def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int
 
 
 def _moved(network: nn.Module) -> nn.Module:
-    """Another client: the same network with all floating numbers a little larger."""
+    """Copy the network for another client, with all floating numbers a little larger."""
     other = copy.deepcopy(network)
     with torch.no_grad():
         for _, tensor in _named(other):
@@ -300,7 +302,7 @@ def _fails_together(error: Exception) -> CannotStack:
 
 
 def _last_entered(network: nn.Module, inputs: Tensor) -> str:
-    """The layer that a forward pass which fails entered last, to go on with in a sentence."""
+    """Name the layer that a failing forward pass entered last, as the end of a message: " in layer '...'"."""
     entered: list[str] = []
     hooks = [
         layer.register_forward_pre_hook(
@@ -311,7 +313,7 @@ def _last_entered(network: nn.Module, inputs: Tensor) -> str:
     ]
     try:
         network(inputs.clone())
-    except Exception:  # it has failed before, and was told of then: here only the place is looked for
+    except Exception:  # The same failure has been reported already; here only the layer is needed.
         return entered[-1] if entered else ""
     finally:
         for hook in hooks:

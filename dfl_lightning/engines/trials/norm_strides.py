@@ -1,15 +1,15 @@
-"""Batch and instance norms with the gradients of their formula, whatever the strides.
+"""Batch and instance norms with correct gradients for all strides.
 
-The backward pass of torch's batch norm on a CPU runs through memory where input and gradient are both contiguous, or
-both have their channels last. Whether a tensor has, it asks by `is_contiguous`, which takes no notice of the strides of
-dimensions of size 1; whether both have the same, by `suggest_memory_format`, which does. Channels last with an unusual
-stride in such a dimension pass for contiguous then, and are read in the wrong order: the gradients are wrong by their
-own size. It takes a batch of one sample, or maps of height or width 1. An instance norm is a batch norm of one sample
-with N * C channels, and with an input that is contiguous: there it takes a gradient that lies as [H, W, N, C], with any
-number of samples, as of an attention behind the norm. `docs/faults.md` has the smallest example.
+The backward pass of torch's batch norm on a CPU has fast loops for input and gradient that are both contiguous, or both
+channels-last. It tests each tensor by `is_contiguous`, which ignores the strides of dimensions of size 1, and compares
+the two by `suggest_memory_format`, which does not ignore them. So a channels-last tensor with an unusual stride in such
+a dimension counts as contiguous, and is read in the wrong order: the errors are as large as the gradients. This happens
+with a batch of one sample, or with maps of height or width 1. Torch computes an instance norm as a batch norm of one
+sample with N * C channels and a contiguous input. There it happens, with any number of samples, if the gradient lies in
+memory as [H, W, N, C], for example behind an attention layer. `docs/faults.md` has the smallest example.
 
-Torch is handed the same numbers in the same memory here, with the strides that it gives such a tensor itself. Nothing
-is launched for that on a GPU, whose kernels ask once and are right; only cuDNN's refuse such strides.
+Here torch gets the same numbers in the same memory, with the strides that it gives such a tensor itself. On a GPU this
+launches no kernel; the GPU's own kernels are correct, only cuDNN's refuse such strides.
 """
 
 from __future__ import annotations
@@ -29,36 +29,35 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class NormRisk(Enum):
-    """Which training batches of a plain network need its calls of norms mended, after `mend_instance_norms`."""
+    """Training batches of a network whose calls of norms still need the correction, after `mend_instance_norms`."""
 
     NONE = "none: there are no norms"
     SINGLE = "those of one sample"
     ALL = "all: an instance norm is called by no layer of torch, or maps have a height or width of 1"
 
     def guard(self, samples: int) -> AbstractContextManager[Any]:
-        """The context of a batch's forward and backward pass; where needed, each call of torch is looked at.
+        """Return the context for the forward and backward pass of a batch with so many samples.
 
-        Args:
-            samples: of the batch.
+        It corrects the calls of norms if the batch needs it; this intercepts each call of torch.
         """
         needed = self is NormRisk.ALL or (self is NormRisk.SINGLE and samples == 1)
         return _MendedNorms() if needed else nullcontext()
 
 
 class _MendedNorms(TorchFunctionMode):
-    """The norms that are called in this context, by layers or by functions, have the gradients of their formula."""
+    """Context in which norms, called by layers or as functions, have correct gradients."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _MENDED.get(func, func)(*args, **(kwargs or {}))
 
 
 def risk_of(network: nn.Module, scores: Tensor, run: Callable[[], object]) -> NormRisk:
-    """Look for norms among a network's layers, and among the functions that a pass calls.
+    """Determine the training batches that need the correction, from the norms that a network's pass calls.
 
     Args:
-        network: the plain network.
-        scores: of a training pass of several samples, with their graph.
-        run: does such a pass.
+        network: the network for one client.
+        scores: outputs of a training pass of several samples, with their autograd graph.
+        run: function that does such a pass.
     """
     norms = [layer for layer in network.modules() if isinstance(layer, _NormBase)]
     if not norms and not _calls_norms(scores):
@@ -75,9 +74,9 @@ def risk_of(network: nn.Module, scores: Tensor, run: Callable[[], object]) -> No
 
 
 def mend_instance_norms(network: nn.Module) -> None:
-    """Give torch's own instance norm layers of an engine's copy the gradients of their formula, by hooks.
+    """Correct the gradients of torch's instance norm layers by hooks, in an engine's copy of the network.
 
-    They need it in every batch, where looking at each call of torch would take longer.
+    These layers need the correction in every batch; intercepting each call of torch would take longer.
     """
     for layer in network.modules():
         if type(layer) in _INSTANCE_NORMS:
@@ -85,7 +84,7 @@ def mend_instance_norms(network: nn.Module) -> None:
 
 
 def _calls_norms(scores: Tensor) -> bool:
-    """Whether a batch norm, which instance norms become, is in the graph of a pass."""
+    """Return True if the autograd graph of a pass contains a batch norm; instance norms appear as such."""
     nodes, seen = [scores.grad_fn], set()
     while nodes:
         node = nodes.pop()
@@ -99,11 +98,11 @@ def _calls_norms(scores: Tensor) -> bool:
 
 
 class _Watch(TorchFunctionMode):
-    """Looks for norms that need mending although the batch has several samples.
+    """Context that finds norms that need the correction although the batch has several samples.
 
     Attributes:
-        unknown: how many instance norms were called otherwise than by torch's own layers.
-        ambiguous: whether a batch norm's input has dimensions of size 1.
+        unknown: number of calls of instance norms that do not come from torch's own layers.
+        ambiguous: True if a batch norm's input has dimensions of size 1.
     """
 
     def __init__(self) -> None:
@@ -111,7 +110,7 @@ class _Watch(TorchFunctionMode):
         self.unknown, self.ambiguous = 0, False
 
     def known(self, layer: nn.Module, inputs: Any) -> None:
-        """A layer of torch calls an instance norm now."""
+        """Subtract the call of an instance norm that a layer of torch is about to make."""
         self.unknown -= 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,7 +123,7 @@ class _Watch(TorchFunctionMode):
 
 
 def usual_strides(x: Tensor) -> Tensor:
-    """The same numbers in the same memory; channels last with the strides that torch gives them.
+    """View a channels-last tensor with the strides that torch gives it itself; return other tensors unchanged.
 
     Args:
         x: [N, C, ...].
@@ -149,22 +148,16 @@ def _has_channels_last(x: Tensor) -> bool:
 
 
 def _of_instances(grad: Tensor) -> Tensor:
-    """A gradient of an instance norm's output [N, C, ...], of which [1, N * C, ...] does not have its channels last."""
+    """Copy a gradient of an instance norm's output [N, C, ...] if its view [1, N * C, ...] is channels-last."""
     if grad.is_contiguous() or grad.device.type == "cuda":
-        return grad  # almost always; on a GPU it would be copied for nothing
+        return grad  # This is the usual case; a GPU does not need the copy.
     inner = grad.flatten(0, 1).unsqueeze(0)
     return inner.contiguous().view(grad.shape) if _has_channels_last(inner) else inner.view(grad.shape)
 
 
 def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mended(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Torch's function, with the gradients of its formula.
-
-        Args:
-            input: [N, C, ...].
-            *args: as torch's.
-            **kwargs: as torch's.
-        """
+        """Call torch's function for an input [N, C, ...], and correct the gradient by a hook."""
         out = function(usual_strides(input), *args, **kwargs)
         if out.requires_grad and _is_ambiguous(out):
             out.register_hook(usual_strides)
@@ -175,13 +168,7 @@ def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _instance_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mended(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Torch's function, with the gradients of its formula.
-
-        Args:
-            input: [N, C, ...].
-            *args: as torch's.
-            **kwargs: as torch's.
-        """
+        """Call torch's function for an input [N, C, ...], and correct the gradient by a hook."""
         out = function(input, *args, **kwargs)
         _watch_instances(out)
         return out
@@ -202,7 +189,7 @@ _MENDED: dict[Callable[..., Any], Callable[..., Tensor]] = {
 }
 
 batch_norm = _MENDED[F.batch_norm]
-"""`F.batch_norm` with the gradients of its formula."""
+"""`F.batch_norm` with correct gradients."""
 
 instance_norm = _MENDED[F.instance_norm]
-"""`F.instance_norm` with the gradients of its formula."""
+"""`F.instance_norm` with correct gradients."""

@@ -1,4 +1,4 @@
-"""Whether an optimizer of unknown kind leaves clients side by side alone: it is tried out before the run."""
+"""Trial before the run of an optimizer of unknown kind: are stacked clients updated independently?"""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from dfl_lightning.engines.stacked.parameters import staged
 from dfl_lightning.utils.errors import reason, reported_as
 
 SCALES = [(1.0, 30.0), (0.1, 0.0), (3.0, 1e6), (1.0, torch.nan), (1e4,), (1.0,)]
-"""Sizes of two clients' gradients, step by step: large ones that are clipped, none, NaN; then one client is done."""
+"""Scales of two clients' gradients in each step: large ones, zero, NaN; in the last steps one client is left."""
 
 RATE = 0.1
-"""Learning rate of the trial, as a schedule may begin with 0."""
+"""Learning rate of the trial; not the run's own, since a schedule may begin with 0."""
 
 LARGE = 10**5
-"""Numbers of a network beyond which only one parameter of each shape and group takes part."""
+"""Size of a network, in numbers, above which the trial uses only one parameter of each shape in each group."""
 
 
 def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
-    """Compare two clients side by side with each one alone, in float64, with the network's own shapes.
+    """Compare the updates of two stacked clients with those of each client alone, in float64.
 
-    Both have gradients of their own; as each must end where it does alone, neither depends on the other's. Optimizers
-    of torch that are known to be elementwise need no trial.
+    The clients have different gradients. If each ends where it does alone, neither depends on the other's gradient.
+    Optimizers of torch that are known to be elementwise need no trial.
 
     Args:
-        optimizer: the user's.
-        network: the plain one.
+        optimizer: the user's optimizer.
+        network: the network for one client, with the shapes of the parameters.
 
     Raises:
-        CannotStack: names the optimizer.
+        CannotStack: the optimizer fails on stacked clients, or updates them otherwise; the message names it.
     """
     if optimizer.elementwise:
         return
@@ -69,7 +69,7 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
 
 
 class _Noise:
-    """Normal numbers, a stretch of the same ones at another place each time: drawing is what a trial would wait for."""
+    """Source of normal numbers that returns another slice of one pool in each call, since drawing would be slow."""
 
     def __init__(self, most: int) -> None:
         self._pool = torch.randn(2 * most + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -82,7 +82,7 @@ class _Noise:
 
 
 def _tried(optimizer: ClientOptimizer, shapes: Sequence[torch.Size]) -> list[int]:
-    """Places of the parameters that take part: all, or one of each shape in each group where they are large."""
+    """Return the indices of the parameters in the trial: all, or one of each shape in each group; see `LARGE`."""
     places = sorted(chain.from_iterable(optimizer.members))
     if sum(shapes[place].numel() for place in places) <= LARGE:
         return places

@@ -1,4 +1,4 @@
-"""A network and a loss on a few of the run's own batches, before the first round: do they work, do samples interact?"""
+"""Trial of a network and a loss on a few of the run's batches: do they work, and do samples of a batch interact?"""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 5e8
-"""Of a forward pass that looks for samples that meet: about a second of a core in training, far less in evaluation."""
+"""Most operations of a forward pass in the test for interacting samples: about a core's second in training, far less
+in evaluation."""
 
 INPUTS = 2e7
-"""Numbers of its inputs at most."""
+"""Largest size of the inputs of such a pass, in numbers."""
 
 FEWEST = 9
-"""Samples of such a pass at least, where a batch has so many."""
+"""Least number of samples of such a pass, if a batch has so many."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a network and a loss before the first round.
+    """Results of the trial of a network and a loss.
 
     Args:
-        config: the engine's, with a loss in the run's precision that leaves scores and labels as they are.
-        couples_training: a training pass mixes the samples of a batch, as batch norms do.
-        couples_evaluation: so does an evaluation, or it depends on how samples are cut into batches.
-        operations: of one sample's forward pass.
-        norms: which training batches need the norms of the plain network mended.
+        config: the engine's config, with a loss on the run's device that does not change scores and labels.
+        couples_training: True if samples of a batch interact in training, for example in batch norms.
+        couples_evaluation: True if samples interact in an evaluation, or if it depends on the division into batches.
+        operations: floating point operations of one sample's forward pass.
+        norms: training batches for which the gradients of torch's norms need a correction.
     """
 
     config: EngineConfig
@@ -61,7 +62,8 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
         data: the clients' data.
 
     Raises:
-        UserError: one of them fails, or does something that no engine can do for each client by itself.
+        UserError: the network or the loss fails, or clients cannot be trained independently, for example because the
+            network keeps something from one pass to the next.
     """
     refuse_gradient_hooks(config.network)
     config = replace(config, loss=placed(config.loss, data.images.device, config.dtype))
@@ -84,14 +86,14 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
 
 
 def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Finite training inputs [count, ...] and their labels, as different as the first few of each client are.
+    """Choose finite training inputs [count, ...] with their labels, all different if the first of each client are.
 
-    With equal ones, nothing would show that a network mixes the samples of a batch.
+    Equal inputs would not show that the samples of a batch interact.
 
     Args:
         data: the clients' data.
-        count: how many.
-        dtype: of the inputs.
+        count: number of inputs.
+        dtype: type of the inputs.
     """
     each, most = max(3, -(-2 * count // len(data.train))), max(100, 2 * count)
     some = list(islice((samples[:each] for samples in data.train if len(samples)), most))
@@ -99,15 +101,15 @@ def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, 
     inputs, labels = data.batch(indices, dtype=dtype)
     inputs = inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))
     first: dict[bytes, int] = {}
-    for place, sample in enumerate(inputs.cpu().reshape(len(inputs), -1)):
-        first.setdefault(sample.numpy().tobytes(), place)
+    for index, sample in enumerate(inputs.cpu().reshape(len(inputs), -1)):
+        first.setdefault(sample.numpy().tobytes(), index)
     different = list(first.values())[:count]
     chosen = torch.tensor((different * -(-count // len(different)))[:count]).to(inputs.device)
     return inputs.index_select(0, chosen), labels.index_select(0, chosen)
 
 
 class _Plain:
-    """The plain network; each pass begins with the same buffers and the same draws."""
+    """Copy of the network for trials; each pass begins with the same buffers and draws the same numbers."""
 
     def __init__(self, config: EngineConfig, data: ClientData, device: torch.device | None = None) -> None:
         self._config, self._data = config, data
@@ -116,31 +118,31 @@ class _Plain:
         self._masks = replace_dropout_layers(self.network)
         self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
-        self._draws = torch.get_rng_state()  # engines draw from streams, a layer of one's own may do otherwise
-        self.norms = NormRisk.NONE  # until two steps have been tried
+        self._draws = torch.get_rng_state()  # A user's own layer may draw from the global generator.
+        self.norms = NormRisk.NONE  # `try_two_steps` determines it.
 
     def __call__(self, inputs: Tensor, training: bool) -> list[Tensor]:
-        """Outputs, and the buffers as the pass leaves them."""
+        """Run a forward pass; return its outputs, and the buffers after it."""
         self._put_back()
         self.network.train(training)
         mode = "training" if training else "evaluation"
         try:
             with self._reported(inputs, f" in {mode}"), torch.set_grad_enabled(training):
-                outputs = self.network(inputs.clone())  # which layers may write into
+                outputs = self.network(inputs.clone())  # Layers may write into their inputs.
         finally:
             torch.set_rng_state(self._draws)
         return [outputs.detach(), *(buffer.detach().clone() for _, buffer in self.network.named_buffers())]
 
     def _reported(self, inputs: Tensor, where: str = "") -> AbstractContextManager[None]:
-        """Around a pass: whatever the user's network can raise, as one sentence."""
+        """Report any error of the user's network in a pass as one sentence."""
         fails = f"{self._name} fails on a batch of {len(inputs)} samples{where}"
         return reported_as(lambda error: UserError(f"{fails} ({reason(error)})"))
 
     def feature_layers(self, inputs: Tensor) -> dict[str, str]:
-        """The layers whose inputs are asked for, by the names for them: `head` is the last linear one of a pass.
+        """Find the layers whose inputs are needed, by their names; `head` is the last linear layer of a pass.
 
         Raises:
-            UserError: there is no such layer, or it takes part in no pass.
+            UserError: there is no such layer, or a pass does not call it.
         """
         objective, prediction = self._config.objective, self._config.prediction
         wanted = {name: f"prediction {type(prediction).__name__}" for name in prediction.features} if prediction else {}
@@ -159,34 +161,34 @@ class _Plain:
         finally:
             for hook in hooks:
                 hook.remove()
-        found = {name: name for name in called}
+        layers = {name: name for name in called}
         linear = [name for name in called if isinstance(self._layers[name], nn.Linear)]
-        if "head" not in found and linear:
-            found["head"] = linear[-1]
+        if "head" not in layers and linear:
+            layers["head"] = linear[-1]
         for name, who in wanted.items():
-            if name not in found:
-                known = ", ".join(dict.fromkeys(called)) or "none"
+            if name not in layers:
+                names = ", ".join(dict.fromkeys(called)) or "none"
                 raise UserError(
                     f"{who} wants the input of the layer '{name}', which {self._name} does not have; "
-                    f"its layers are {known}"
+                    f"its layers are {names}"
                 )
-        return {name: found[name] for name in wanted}
+        return {name: layers[name] for name in wanted}
 
     def _put_back(self) -> None:
         for name, value in self._buffers.items():
             layer, _, leaf = name.rpartition(".")
-            setattr(self._layers[layer], leaf, value.clone())  # a pass may have put another there
+            setattr(self._layers[layer], leaf, value.clone())  # A pass may have assigned another tensor.
         self._masks.begin(mask_key(stream_seed(self._config.seed, "try out", 0)))
 
-    # --- what no engine could put right -------------------------------------------------------------------------------
+    # --- refusals -----------------------------------------------------------------------------------------------------
     def refuse_single_samples(self) -> None:
-        """A batch of a single sample, which BatchNorm cannot train on, and other layers and losses perhaps not."""
+        """Refuse a network or loss that fails on a batch of one sample, as BatchNorm does, if a client has such."""
         size, data = self._config.batch_size, self._data
         sizes = data.sizes("train")
         single = torch.nonzero((sizes % size == 1) | (size == 1)).flatten()
         if not len(single):
             return
-        lonely = single[sizes[single] == 1]  # whom no batch size helps
+        lonely = single[sizes[single] == 1]  # For these clients no other batch size helps.
         owner = int((lonely if len(lonely) else single)[0])
         x, y = data.batch(data.train[owner][:1], dtype=self._config.dtype)
         try:
@@ -204,17 +206,17 @@ class _Plain:
         try_loss(self._config.loss, scores, y)
 
     def try_two_steps(self, inputs: Tensor, labels: Tensor) -> bool:
-        """Two steps of training without an optimizer, as the loop engine takes them, and the loss on every class.
+        """Try two training steps without an optimizer, as in the loop engine, and the loss on every class.
 
         Returns:
-            Whether the loss writes into its scores or labels.
+            True if the loss writes into its scores or labels.
         """
         self._put_back()
         self.network.train()
         parameters = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         shapes = {name: buffer.shape for name, buffer in self._buffers.items()}
         writes = False
-        for _ in range(2):  # what a pass leaves behind shows in the next one
+        for _ in range(2):  # The second pass fails if the first one leaves something behind.
             try:
                 with self._reported(inputs), torch.enable_grad(), self._config.arithmetic(inputs.device):
                     scores = self.network(inputs.clone())
@@ -256,12 +258,12 @@ class _Plain:
             return writes | try_loss(self._config.loss, scores[:1].expand(len(classes), *scores.shape[1:]), classes)
 
     def refuse_memory(self, inputs: Tensor) -> None:
-        """A network that keeps something from one pass to the next, which would then be another client's."""
+        """Refuse a network that keeps something from one pass to the next, since clients share the network."""
         first = self(inputs, training=True)
-        others = torch.cat([inputs[1:], inputs[1:2]])  # no other order of the same
+        others = torch.cat([inputs[1:], inputs[1:2]])  # Not merely another order of the same samples.
         self(others, training=True)
         self(others, training=False)
-        alike = same if inputs.device.type == "cpu" else close  # atomic additions on a GPU come in any order
+        alike = same if inputs.device.type == "cpu" else close  # A GPU's atomic additions have no fixed order.
         if not all(map(alike, self(inputs, training=True), first)):
             raise UserError(
                 f"{self._name} gives other results for the same inputs, parameters and buffers when it is called "
@@ -269,9 +271,9 @@ class _Plain:
                 "clients would depend on each other; keep it in a buffer (register_buffer), draw in nn.Dropout layers"
             )
 
-    # --- samples that meet --------------------------------------------------------------------------------------------
+    # --- samples that interact ----------------------------------------------------------------------------------------
     def couples_training(self, operations: int) -> bool:
-        """Whether the samples of a training batch meet."""
+        """Return True if the samples of a training batch interact."""
         if any(isinstance(layer, _BatchNorm) for layer in self.network.modules()):
             return True
         size = min(self._config.batch_size, int(self._data.sizes("train").max()))
@@ -279,7 +281,7 @@ class _Plain:
         return len(inputs) > 1 and samples_interact(partial(self._run_on, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
-        """Whether an evaluation's outputs depend on what else is in a batch, on its order, or on former batches."""
+        """Return True if outputs of an evaluation depend on other samples, their order, or earlier batches."""
         largest = max(int(self._data.sizes(split).max()) for split in ("train", "val", "test"))
         size = min(EVALUATION_BATCH, max(3, largest))
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
