@@ -105,7 +105,7 @@ def test_every_shipped_rule_is_listed():
 
 def test_all_rules_but_exact_second_derivatives_are_stacked():
     assert set(LISTED) - set(STACKED) == {"PerFedAvg hessian"}
-    with pytest.raises(CannotStack, match="PerFedAvg does not say stackable = True"):
+    with pytest.raises(CannotStack, match="PerFedAvg does not declare stackable = True"):
         federation("PerFedAvg hessian", StackedEngine)
 
 

@@ -1,4 +1,4 @@
-"""The batches of a cohort, in the order in which they are taken."""
+"""Batches of a cohort, in the order of the training steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dfl_lightning.engines.stacked.loss import sample_weights
 
 @dataclass(frozen=True)
 class StackedBatch(Attached):
-    """The next batch of k clients.
+    """Batch of k clients.
 
     Args:
         inputs: [k, B, ...].
         labels: int64 [k, B].
-        sizes: real samples of each client; its further ones repeat one of its own and count for nothing.
-        counts: the same where the data are, int64 [k].
-        weights: of samples in their client's mean, [k, B]: 1 / b for each of b real ones, 0 for padding.
-        padded: whether a client may have fewer than B real ones.
+        sizes: number of real samples of each client; its other samples are padding, repetitions of one of them.
+        counts: the same numbers on the device of the data, int64 [k].
+        weights: weights of samples in their client's mean, [k, B]: 1 / b for each of b real samples, 0 for padding.
+        padded: True if a client may have fewer than B real samples.
         masks: keys of the dropout layers' masks, int32 [k, 2].
-        exact: whether `sizes` are the real ones; not where a GPU alone knows them.
-        attached: further numbers for each sample, by name, [k, B, ...] each.
+        exact: True if `sizes` are exact; False in recorded steps, where only the GPU has the numbers.
+        attached: further tensors by name, [k, B, ...] each.
     """
 
     inputs: Tensor
@@ -44,37 +44,37 @@ class StackedBatch(Attached):
     attached: dict[str, Tensor] = field(default_factory=dict)
 
     def attach(self, **tensors: Tensor) -> Self:
-        """The same batch with further numbers for each sample."""
+        """Return the batch with further tensors, [k, B, ...] each, which a loss can read as attributes."""
         return replace(self, attached={**self.attached, **tensors})
 
     @property
     def per_sample(self) -> dict[str, Tensor]:
-        """Inputs, labels and what was attached."""
+        """Inputs, labels and attached tensors, by name."""
         return {"inputs": self.inputs, "labels": self.labels, **self.attached}
 
 
 class BatchSource(Protocol):
-    """Where a job's batches come from."""
+    """Source of a job's batches."""
 
     def next(self, clients: int) -> StackedBatch:
-        """The next batch of each of the first `clients`."""
+        """Return the next batch of the first `clients` clients."""
 
 
 class Feed:
-    """The clients' batches: whole epochs, drawn at the beginning of a phase.
+    """Source of the clients' batches, which draws whole epochs at the beginning of a phase.
 
-    The indices of all steps are put together on the CPU and sent to the data's device in one go: a step then waits for
-    nothing.
+    The sample indices of all steps are computed on the CPU and sent to the data's device at once, so that a step does
+    not wait for them.
 
     Args:
-        context: what the jobs of an engine have in common.
+        context: the parts that all jobs of the engine share.
         owners: the clients, by falling number of batches.
-        training: names the draws.
+        training: names the draws; see `Training`.
 
     Attributes:
-        taken: batches of the phase that have been taken.
+        taken: number of batches of the phase that have been taken.
         masks: keys of the dropout layers' masks for the last batch, int32 [k, 2].
-        drawn: what the augmentation has drawn for the last batch, [k, B, d]; None where nothing is augmented.
+        drawn: random numbers of the augmentation for the last batch, [k, B, d]; None without augmentation.
     """
 
     def __init__(self, context: StackedContext, owners: Sequence[int] | np.ndarray, training: Training) -> None:
@@ -82,47 +82,48 @@ class Feed:
         self._draws = training.draws(context.config.seed)
         self._samples: np.ndarray = context.data.train.counts.numpy()[self._owners]
         self._per_epoch = batches_of(self._samples, context.config.batch_size)
-        self._begun = np.zeros_like(self._owners)  # epochs of former phases
-        self._epochs = np.zeros_like(self._owners)  # of this one, so far
+        self._begun = np.zeros_like(self._owners)  # Number of epochs of earlier phases.
+        self._epochs = np.zeros_like(self._owners)  # Number of epochs of this phase that have been drawn.
         self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=context.data.images.device)
         self.drawn: Tensor | None = None
 
     def draw(self, duration: Duration) -> None:
-        """Begin a phase: so many batches for every client."""
+        """Begin a phase of this duration, and draw its batches for all clients."""
         self._begun = self._begun + self._epochs
-        self.taken = 0  # batches, in this phase
+        self.taken = 0
         each, clients = np.unique(self._per_epoch, return_inverse=True)
         numbers = [(duration.batches(number), duration.epochs_drawn(number)) for number in each.tolist()]
         ends, self._epochs = np.array(numbers, dtype=np.int64).reshape(-1, 2)[clients].T
-        self._ends: list[int] = ends.tolist()  # where each client's phase does
+        self._ends: list[int] = ends.tolist()  # Number of each client's batches in the phase.
         self._waiting = len(self._owners)
         self._lay_out()
 
     @property
     def steps(self) -> int:
-        """Batches that have been drawn for the client with most of them."""
+        """Number of batches that have been drawn for the client with the most batches."""
         return len(self._index)
 
     def waiting(self) -> int:
-        """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
+        """Count the clients with batches of the phase left; they are the first ones."""
         while self._waiting and self._ends[self._waiting - 1] <= self.taken:
             self._waiting -= 1
         return self._waiting
 
     def whole(self, clients: int, batches: int) -> bool:
-        """Whether the next batches have all been drawn and are of full size.
+        """Return True if the next batches have all been drawn and are of full size.
 
         Args:
-            clients: the first so many.
-            batches: of each.
+            clients: number of the first clients that are asked for.
+            batches: number of batches of each client.
         """
         sizes = self._sizes[self.taken : self.taken + batches, :clients]
         return len(sizes) == batches and bool((sizes == self._context.config.batch_size).all())
 
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
-        """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list.
+        """Take the next batch of the first `clients` clients, and set `masks` and `drawn` for it.
 
-        What is random about that batch is in `masks` and `drawn` then.
+        Returns:
+            The samples' indices [k, B], and the number of real samples of each client, as a tensor [k] and as a list.
         """
         step = self.taken
         late = np.flatnonzero((self._epochs * self._per_epoch)[:clients] == step)
@@ -133,16 +134,16 @@ class Feed:
         sizes: list[int] = self._sizes[step, :clients].tolist()
         data, augment = self._context.data, self._context.data.augment
         if self._context.network.has_dropout:
-            self.masks = sent(self._draws.masks_of(self._words(clients, step)), data.images.device)
+            self.masks = sent(self._draws.masks_of(self._names(clients, step)), data.images.device)
         if augment is not None:
-            generators = (self._draws.augmentation(*words) for words in self._words(clients, step))
+            generators = (self._draws.augmentation(*names) for names in self._names(clients, step))
             parts = [augment.draw(size, generator) for size, generator in zip(sizes, generators, strict=True)]
             whole = [_padded(part, self._context.config.batch_size) for part in parts]
             self.drawn = sent(torch.stack(whole), data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> StackedBatch:
-        """The same with samples and labels, as long as the largest."""
+        """Take the next batch of the first `clients` clients with inputs and labels; B is the largest client's size."""
         context, data, step = self._context, self._context.data, self.taken
         indices, counts, sizes = self.take(clients)
         longest = max(sizes)
@@ -151,16 +152,16 @@ class Feed:
         inputs, labels = data.batch(indices, dtype=context.config.dtype, draws=drawn)
         return StackedBatch(inputs, labels, sizes, counts, weights, min(sizes) < longest, self.masks[:clients])
 
-    def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
-        """What names the draws of a step: owner, epoch and step of the epoch."""
+    def _names(self, clients: int, step: int) -> list[tuple[int, int, int]]:
+        """Return the names of each client's draws in a step: (owner, epoch, step of the epoch)."""
         epochs, steps = np.divmod(step, self._per_epoch[:clients])
-        words = self._owners[:clients], self._begun[:clients] + epochs, steps
-        return list(zip(*(word.tolist() for word in words), strict=True))
+        parts = self._owners[:clients], self._begun[:clients] + epochs, steps
+        return list(zip(*(part.tolist() for part in parts), strict=True))
 
     def _lay_out(self) -> None:
-        """All batches of the phase as one tensor [steps, clients, B]."""
+        """Draw the orders of samples of the phase's epochs, and cut them into batches, [steps, clients, B]."""
         config, data, epochs = self._context.config, self._context.data, self._epochs
-        clients = np.arange(len(self._owners)).repeat(epochs)  # one for each epoch of theirs
+        clients = np.arange(len(self._owners)).repeat(epochs)  # The client of each epoch.
         numbers = np.arange(len(clients)) + (self._begun - (epochs.cumsum() - epochs)).repeat(epochs)
         orders = self._draws.orders(self._owners[clients], numbers, self._samples[clients])
         owners = self._owners.repeat(epochs * self._samples)
@@ -173,16 +174,16 @@ class Feed:
 
 
 def places_of_batches(samples: np.ndarray, epochs: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where batches find their samples, if those of all epochs of the first client come first, and so on.
+    """Compute the positions of all batches' samples in a list with the samples of all epochs of the first client first.
 
     Args:
-        samples: of an epoch of each client, int64 [k].
-        epochs: of each client, int64 [k].
-        batch_size: B.
+        samples: number of samples in an epoch of each client, int64 [k].
+        epochs: number of epochs of each client, int64 [k].
+        batch_size: samples of a whole batch, B.
 
     Returns:
-        Places, int64 [steps, k, B], and how many of them are real, int64 [steps, k]. The last batch of an epoch may
-        have fewer than B, and repeats its first one; after its epochs a client has none, and 0 takes their place.
+        Positions, int64 [steps, k, B], and the number of real ones, int64 [steps, k]. The last batch of an epoch may
+        have fewer than B samples, and is padded by its first one; after its last epoch a client has positions 0.
 
     Examples:
         >>> places, sizes = places_of_batches(np.array([3, 2]), np.array([1, 1]), 2)
@@ -199,16 +200,11 @@ def places_of_batches(samples: np.ndarray, epochs: np.ndarray, batch_size: int) 
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on another device; a copy to a GPU is asynchronous.
-
-    Args:
-        tensor: on the CPU.
-        device: where it goes.
-    """
+    """Send a tensor from the CPU to a device; the copy to a GPU is asynchronous."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _padded(part: Tensor, length: int) -> Tensor:
-    """[b, ...] -> [length, ...], repeating the first entry: never another client's sample, whose NaN would spread."""
+    """Pad [b, ...] to [length, ...] by its first entry; another client's sample could spread NaN."""
     missing = length - len(part)
     return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part

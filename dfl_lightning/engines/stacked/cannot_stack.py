@@ -1,17 +1,15 @@
-"""Why something needs the loop engine."""
+"""Exception for networks and objectives that need the loop engine."""
 
 from __future__ import annotations
 
 
 class CannotStack(Exception):
-    """A network that the stacked engine cannot take; the message names the layer and the reason.
+    """Error for a network, loss, optimizer or objective that cannot be stacked.
 
     Args:
-        message: names the layer and the reason.
-        by_failing: whether something failed while the network was tried out, where a difference would say more.
-
-    Attributes:
-        by_failing: something failed while the network was tried out, where a difference would say more.
+        message: names the layer or other part, and the reason.
+        by_failing: True if an operation failed in the trial; False if results differ, which says more. It is an
+            attribute of the exception, too.
     """
 
     def __init__(self, message: str, by_failing: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What the jobs of a stacked engine have in common."""
+"""Parts that all jobs of a stacked engine share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dfl_lightning.engines.stacked.network import StackedNetwork
 
 @dataclass(frozen=True)
 class StackedContext:
-    """What the jobs of an engine have in common.
+    """Parts of a stacked engine that all its jobs share.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
         network: the stacked forward pass.
         loss: the stacked loss.
-        optimizer: the user's, for any parameters of a client.
+        optimizer: factory of the user's optimizer for a client's parameters.
     """
 
     config: EngineConfig

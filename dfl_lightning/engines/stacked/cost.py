@@ -1,4 +1,4 @@
-"""What a step of one client costs in arithmetic and memory, counted and not timed."""
+"""Cost of one client's step in arithmetic and memory, counted and not timed."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.stacked.network import StackedNetwork
 
 CACHE_BYTES = 36e6
-"""A cohort is so wide that a step of it touches about so much memory.
+"""Approximate bytes that one step of a cohort touches; they determine the cohort's width.
 
-Wider ones leave the caches, and tensors of more than 32 MB go back to the system at every step; narrower ones pay more
-for the overhead of a step.
+Wider cohorts do not fit the caches, and tensors of more than 32 MB go back to the system at every step; narrower ones
+pay more for the overhead of a step.
 """
 
 OVERHEAD = 8e-4
 """Seconds of Python and dispatch in one step of a cohort, on an ordinary core, for a network of few layers."""
 
 FEW_CALLS = 12
-"""Layers and functions, as LeNet has, up to which `OVERHEAD` holds; that of a network with more grows with them."""
+"""Number of layers and functions, that of LeNet, up to which `OVERHEAD` holds; beyond it the overhead is proportional
+to their number."""
 
 ARITHMETIC, TRAFFIC = 50e9, 20e9
-"""Operations and bytes a second of an ordinary core, as far as small networks get."""
+"""Operations and bytes that an ordinary core does in a second with small networks."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One client, one step.
+    """Cost of one step of one client.
 
     Args:
-        activations: numbers that one sample makes on its way through the network.
-        operations: of one sample's forward pass.
-        calls: layers and functions that a forward pass calls.
+        activations: numbers that one sample's forward pass writes.
+        operations: floating point operations of one sample's forward pass.
+        calls: number of layers and functions that a forward pass calls.
         columns: numbers of a model.
-        states: numbers that the optimizer keeps for each of a model.
+        states: numbers that the optimizer keeps for each number of a model.
         batch_size: samples of a step.
         itemsize: bytes of a number.
     """
@@ -61,15 +62,15 @@ class Cost:
         layout: Layout,
         states: int,
     ) -> Cost:
-        """Count on two samples.
+        """Count the cost by passes of two samples.
 
         Args:
-            network: the plain network.
-            stacked: the same, stacked.
+            network: the network for one client.
+            stacked: the stacked network.
             example: two inputs, [2, ...].
-            config: batch size and type of numbers.
-            layout: columns of a row.
-            states: numbers that the optimizer keeps for each of a model.
+            config: has batch size and type of numbers.
+            layout: the columns of a row.
+            states: numbers that the optimizer keeps for each number of a model.
         """
         network.eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -86,22 +87,22 @@ class Cost:
 
     @property
     def bytes_per_client(self) -> int:
-        """Activations and their gradients; the model, its gradient and the optimizer's state."""
+        """Bytes of activations and their gradients, of the model, its gradient and the optimizer's state."""
         numbers = 2 * self.batch_size * self.activations + (2 + self.states) * self.columns
         return self.itemsize * numbers
 
     @property
     def widest(self) -> int:
-        """Clients of a cohort at most: what the caches hold, or more where the overhead weighs more than they do."""
+        """Largest number of clients of a cohort: as many as the caches hold, or as make the overhead small."""
         return max(int(CACHE_BYTES // self.bytes_per_client), self._worth(OVERHEAD * max(1.0, self.calls / FEW_CALLS)))
 
     @property
     def narrowest(self) -> int:
-        """Clients of a cohort at least: those of a network with many calls may pay more, so that threads have work."""
+        """Least number of clients of a cohort; it ignores the overhead of many calls, so that all threads have work."""
         return self._worth(OVERHEAD)
 
     def _worth(self, overhead: float) -> int:
-        """Clients whose work is eight times the overhead of their step."""
+        """Return the number of clients whose work is eight times the overhead of their step, in seconds."""
         arithmetic = 3 * self.operations * self.batch_size / ARITHMETIC
         traffic = 20 * self.columns / TRAFFIC
         return max(1, round(8 * overhead / (arithmetic + traffic)))

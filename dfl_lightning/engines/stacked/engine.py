@@ -1,4 +1,4 @@
-"""The stacked engine: clients of a cohort side by side in one network."""
+"""Stacked engine, which computes all clients of a cohort in one network."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ from dfl_lightning.utils.randomness.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 TRIAL_OPERATIONS = 2e7
-"""Of the forward pass of the samples that clients are tried out on in float64, a twentieth of a second of trials."""
+"""Most operations of a forward pass in the trial of the stacked network, in float64: a twentieth of a second."""
 
 GLOBAL_PIECE = 2000
-"""Samples of the global test set that one thread scores at a time."""
+"""Number of samples of the global test set that a thread scores at a time."""
 
 
 Item = SharedSamples | SharedModels
-"""Evaluation that one thread does at a time."""
+"""Part of an evaluation that a thread does at a time."""
 
 
 class StackedEngine(Engine):
-    """All clients of a cohort at once.
+    """Engine that trains all clients of a cohort at once.
 
     Each cohort's rows are copied into a staging area, parameter by parameter, trained there from the first to the last
     step, and copied back. The numbers equal those of the loop engine up to the rounding of sums in another order.
 
     Args:
         config: see `EngineConfig`.
-        layout: columns of a row.
+        layout: the columns of a row.
         data: the clients' resident data.
-        trial: what is known of the network and the loss, if they have been tried already.
+        trial: result of the trial of the network and the loss; None: the engine tries them.
 
     Raises:
-        CannotStack: the network, the objective or the optimizer need the loop engine.
+        CannotStack: the network, the objective or the optimizer needs the loop engine.
     """
 
     name = "stacked"
@@ -86,7 +86,7 @@ class StackedEngine(Engine):
         phases = config.objective.phases(layout, Duration(1), 0)
         for phase in phases:
             if not phase.objective.stackable:
-                raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
+                raise CannotStack(f"objective {type(phase.objective).__name__} does not declare stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         optimizer_trial.try_out(optimizer, config.network)
         stacked = StackedNetwork(network, config.features, trial.norms)
@@ -100,7 +100,7 @@ class StackedEngine(Engine):
         if config.reduced is not None:
             arithmetic = config.arithmetic(data.images.device)
             network_trial.try_reduced(stacked, example, partial(_mask_key, config.seed), arithmetic)
-        states = optimizer.states * (2 if config.keeps_optimizer else 1)  # a first step makes them beside what is kept
+        states = optimizer.states * (2 if config.keeps_optimizer else 1)  # The first step has kept states and copies.
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, states)
         fused = optimizer.fused_on(data.images.device)
         self._context = StackedContext(config, layout, data, stacked, StackedLoss(config.loss), fused)
@@ -110,9 +110,10 @@ class StackedEngine(Engine):
         self.recordings: Recordings | None = None
         self.budget: Budget | None = None
         self._recorder: Recorder | None = None
-        self._unfolded: frozenset[str] | None = None  # until it is decided
+        self._unfolded: frozenset[str] | None = None  # None until it is decided.
         if data.images.is_cuda:
-            recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
+            # Recorded steps need a static model with its states, and a copy of the model.
+            recorded = 2 + self.cost.states if config.cuda_graphs else 0
             row_sets = {name for phase in phases for name in phase.objective.row_sets}
             rows = 1 + len(row_sets) + recorded
             footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1])
@@ -123,10 +124,10 @@ class StackedEngine(Engine):
             self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)
 
     def all_at_once(self, recorder: Recorder | None = None) -> None:
-        """Make as few cohorts as there is memory for, as for a GPU.
+        """Make as few cohorts as memory allows, as for a GPU.
 
         Args:
-            recorder: records a cohort's steps, where they can be.
+            recorder: recorder of steps; None: steps are not recorded.
         """
         affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
         example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
@@ -135,7 +136,7 @@ class StackedEngine(Engine):
         self._cut(self.config.cohorts)
 
     def _cut(self, fewest: int | None) -> None:
-        """At least so many cohorts, and the memory of their recorded steps."""
+        """Divide the clients into at least `fewest` cohorts, and allocate the memory of recorded steps."""
         self.recordings = None
         widest = None if self.budget is None else self.budget.widest
         self.cohorts = cohorts_on_gpus(self.steps, self.config.processes, widest, fewest)
@@ -151,7 +152,7 @@ class StackedEngine(Engine):
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            self.details["graphs"] = "not recorded: there is no memory for what lies still"
+            self.details["graphs"] = "not recorded: there is not enough memory for static models"
             give_back(self.data.images.device)
 
     @property
@@ -161,7 +162,7 @@ class StackedEngine(Engine):
 
     @property
     def cohort_bytes(self) -> int:
-        """Models, gradients, optimizer state and activations of a cohort in each thread."""
+        """Bytes of models, gradients, optimizer states and activations of the cohorts that are trained at once."""
         if self.budget is not None:
             return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._context.network.unfolded)
         largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
@@ -169,14 +170,14 @@ class StackedEngine(Engine):
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """What was found out about the GPU and goes on with the run, wherever it is resumed."""
+        """Decisions that were measured on a GPU and hold for the rest of the run, also on another GPU."""
         if self.budget is None:
             return {}
-        found: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
-        return found if self._unfolded is None else {**found, "unfolded": sorted(self._unfolded)}
+        decided: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
+        return decided if self._unfolded is None else {**decided, "unfolded": sorted(self._unfolded)}
 
     def restore_decisions(self, decisions: Mapping[str, Any]) -> None:
-        """Go on as a former part of the run did, as far as there is memory for it; see `Engine.restore_decisions`."""
+        """Restore the decisions of an earlier part of the run, if memory allows; see `Engine.restore_decisions`."""
         budget, config = self.budget, self.config
         if budget is None:
             return
@@ -188,7 +189,7 @@ class StackedEngine(Engine):
                 self._unfold(names)
 
     def tune_to_device(self, ranks: Ranks) -> None:
-        """Time the convolutions where that has not been done; see `Engine.tune_to_device`."""
+        """Time the convolutions on a GPU, if it has not been done, and choose methods; see `Engine.tune_to_device`."""
         budget, network = self.budget, self._context.network
         names = network.can_be_unfolded()
         if budget is None or self._unfolded is not None or not names:
@@ -204,7 +205,7 @@ class StackedEngine(Engine):
         self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
 
     def out_of_memory(self, error: BaseException) -> str:
-        """Add the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
+        """Say that memory is full, and name the remedy, narrower cohorts if possible; see `Engine.out_of_memory`."""
         widest, processes = max(map(len, self.cohorts)), self.config.processes
         remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
         if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
@@ -226,7 +227,7 @@ class StackedEngine(Engine):
             self.details["GPU memory"] = self.budget.describe(self._context.network.unfolded, widest)
 
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
-        """Train the jobs of one cohort, side by side; see `Engine.train_cohort`."""
+        """Train the jobs of one cohort at once; see `Engine.train_cohort`."""
         bank, steps = self.bank, self.steps
         owners = references.owners.tolist()
         alike = self._counts_of(training.memory, references.owners)
@@ -259,7 +260,7 @@ class StackedEngine(Engine):
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back], numbers)
 
     def _counts_of(self, memory: OptimizerMemory | None, owners: Tensor) -> list[list[float]]:
-        """The single numbers of each owner's kept optimizer states: those with the same ones are put side by side."""
+        """Return the single numbers of each owner's kept optimizer states; owners with equal ones become neighbours."""
         if memory is None or not len(owners):
             return [[] for _ in owners]
         return torch.stack([self.bank.number(name)[owners] for name in memory.numbers], 1).tolist()
@@ -267,8 +268,8 @@ class StackedEngine(Engine):
     def score(self, references: References, split: str) -> Evaluation:
         """Score the jobs, owner by owner or model by model; see `Engine.score`.
 
-        In the latter case a job runs with the cohort of the client whose row it reads (`home`), so that a row is staged
-        once.
+        Model by model, a job is scored in the cohort of the client whose row it reads (`EvaluationPlan.home`), so that
+        each row is copied once.
         """
         bank, items = self.bank, self._items(references, split)
         set_mode(self.config.loss, False)
@@ -286,15 +287,15 @@ class StackedEngine(Engine):
         weights, losses, *others = torch.zeros(2 + len(task.names), len(references), dtype=torch.float64)
         statistics = dict(zip(task.names, others, strict=True))
         metrics = {name: torch.full_like(losses, math.nan) for name in self.config.metrics}
-        for scores in chain.from_iterable(results):  # the global test set comes in several pieces, unless there are
-            samples.index_add_(0, scores.jobs, scores.samples)  # metrics
+        for scores in chain.from_iterable(results):  # Without metrics, the global test set has several pieces.
+            samples.index_add_(0, scores.jobs, scores.samples)
             weights.index_add_(0, scores.jobs, scores.weights.double())
             losses.index_add_(0, scores.jobs, sums_of(scores.losses, scores.weights))
             for name, sums in statistics.items():
                 sums.index_add_(0, scores.jobs, sums_of(scores.statistics[name], scores.weights))
             for name, values in metrics.items():
                 values[scores.jobs] = scores.metrics[name]
-        losses = losses / weights  # NaN where there are none
+        losses = losses / weights  # NaN for jobs without samples.
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
         means = {name: sums / weights for name, sums in statistics.items()}
         numbers = task.finish(means)
@@ -302,25 +303,25 @@ class StackedEngine(Engine):
 
     @property
     def predicted_at_once(self) -> int:
-        """As many as the scorer has side by side."""
+        """Number of models that the scorer computes at once."""
         return self._scorer.width
 
     def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
-        """Return what the models make of their owners' samples, side by side; see `Engine.outputs`."""
-        found: list[dict[str, LabelledOutputs]] = [{} for _ in range(len(references))]
+        """Compute the models' outputs on their owners' samples, several models at once; see `Engine.outputs`."""
+        of_models: list[dict[str, LabelledOutputs]] = [{} for _ in range(len(references))]
         names = self.config.predicted_features
         for split in splits:
             parts = [self.samples(owner, split) for owner in references.owners.tolist()]
-            some = [own if len(own) else ANY_SAMPLE for own in parts]  # networks need not take none
-            for own, mine, numbers in zip(
-                found, parts, self._scorer.outputs(self.bank, references, some, pool), strict=True
+            some = [part if len(part) else ANY_SAMPLE for part in parts]  # A network may fail on an empty batch.
+            for by_split, part, numbers in zip(
+                of_models, parts, self._scorer.outputs(self.bank, references, some, pool), strict=True
             ):
-                labels, scores, *features = (values[: len(mine)] for values in numbers)
-                own[split] = LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)
-        return found
+                labels, scores, *features = (values[: len(part)] for values in numbers)
+                by_split[split] = LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)
+        return of_models
 
     def _items(self, references: References, split: str) -> list[Item]:
-        """What one thread does at a time: jobs on the same samples, models of a cohort, or a piece of a global test."""
+        """Divide an evaluation for threads: jobs on the same samples, models of a cohort, pieces of the global test."""
         read, owners, plan = self.rows_read(references), references.owners, self.plan(references, split)
         parts: IndexLists = getattr(self.data, split)
         items: list[Item] = [
@@ -335,34 +336,36 @@ class StackedEngine(Engine):
         return sorted((item for item in items if len(item)), key=len, reverse=True)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
-        """Return jobs of the same client, where that pays; on a GPU it has not been tried."""
+        """Return groups of jobs of the same owner if this is faster; none on a GPU, where it has not been measured."""
         if self.data.images.device.type != "cpu":
             return []
         sizes, owners = self.data.sizes(split), references.owners
-        found = torch.nonzero(owners >= 0).squeeze(1)  # the global test set is cut into pieces
-        several = self._scorer.pays(sizes) & (torch.bincount(owners[found], minlength=len(sizes)) > 1)
+        of_clients = torch.nonzero(owners >= 0).squeeze(1)  # The global test set is cut into pieces instead.
+        several = self._scorer.pays(sizes) & (torch.bincount(owners[of_clients], minlength=len(sizes)) > 1)
         by_owner: dict[int, list[int]] = defaultdict(list)
-        for job in found[several[owners[found]]].tolist():
+        for job in of_clients[several[owners[of_clients]]].tolist():
             by_owner[int(owners[job])].append(job)
-        return [jobs for owner, own in by_owner.items() for jobs in self._scorer.shared_samples(own, int(sizes[owner]))]
+        return [
+            group for owner, jobs in by_owner.items() for group in self._scorer.shared_samples(jobs, int(sizes[owner]))
+        ]
 
     @property
     def composed_at_once(self) -> int:
-        """As many as the scorer has side by side, which are many on a GPU."""
+        """Number of models that the scorer computes at once, but at least that of other engines."""
         return max(super().composed_at_once, self._scorer.width)
 
     def _pieces(self, samples: Tensor) -> list[Tensor]:
-        """Of the global test set; metrics want to see it whole."""
+        """Cut the samples of the global test set into pieces; into one if there are metrics, which need all samples."""
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
 
 
 def _alone(job: Tensor, samples: Tensor) -> SharedModels:
-    """A job, a number, that is tried on samples, long, of its own."""
+    """Make an item of one job, a scalar index, and the samples, long, on which it is scored."""
     return SharedModels(job[None], torch.tensor([len(samples)]), torch.ones(1, dtype=torch.long), lambda _: samples)
 
 
 def _mask_key(seed: int, client: int) -> Tensor:
-    """Of the dropout layers' masks while a network is tried out."""
+    """Return the key of a client's dropout masks in trials."""
     return mask_key(stream_seed(seed, "try out", client))

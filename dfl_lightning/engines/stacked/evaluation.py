@@ -1,8 +1,8 @@
-"""Scores of many models on many clients' samples, without gradients; a few models at a time, side by side.
+"""Evaluation of many models on many clients' samples, without gradients, several models at once.
 
-There are two ways to go about it. Jobs that read the same model are done together, so that it is staged once, whatever
-the number of clients whose data it is tried on: `SharedModels`. Or jobs of the same owner are, so that its samples are
-prepared once, and a first convolution is a single ordinary one for all models: `SharedSamples`.
+There are two ways. `SharedModels`: jobs that read the same model are done together, so that the model is staged once
+for all clients on whose data it is evaluated. `SharedSamples`: jobs of the same owner are done together, so that its
+samples are prepared once, and a first convolution is a single ordinary one for all models.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
 MODEL_BYTES, MODELS = 4e6, 512
-"""Models side by side: as many as fit in so much memory. More would leave the cache before they are used again; of tiny
-ones a few hundred pay for the overhead of each pass."""
+"""Bytes, and number, of models that are computed at once at most. More would leave the cache before they are used
+again; a few hundred tiny models are enough to outweigh the overhead of each pass."""
 
 ACTIVATION_BYTES = 32e6
-"""Samples of each model at a time: as many as make activations of this size. Few pay for the overhead of each pass; a
-single tensor of more than 32 MB is given back to the system, and fetched again, at every pass."""
+"""Approximate bytes of activations in a pass, which determine the number of samples. Fewer samples do not outweigh the
+overhead of a pass; a tensor of more than 32 MB would be returned to the system, and allocated again, in every pass."""
 
 GPU_MODEL_BYTES, GPU_ACTIVATION_BYTES, GPU_MODELS = 2**30, 2**31, 1024
-"""The same on a GPU, which wants few launches of long operations."""
+"""The same limits on a GPU, which is fast with few launches of long operations."""
 
 GPU_SHARE = 0.25
-"""Of a GPU's free memory: models and activations of an evaluation may take so much each."""
+"""Largest share of a GPU's free memory for models, and for activations, of an evaluation."""
 
 
 @dataclass(frozen=True)
 class SharedModels:
-    """Models, and everything that each is tried on.
+    """Models with all jobs that read them.
 
     Args:
-        jobs: positions of the jobs, one model's after the other's, long [j]; a model is its first job's reference.
-        sizes: how many samples each job has, long [j].
-        counts: how many jobs each model has, long [k].
-        samples_of: positions of jobs -> indices of their samples, one job's after the other's, long.
+        jobs: indices of the jobs, one model's after the other's, long [j]; a model is its first job's reference.
+        sizes: number of samples of each job, long [j].
+        counts: number of jobs of each model, long [k].
+        samples_of: indices of jobs -> indices of their samples, one job's after the other's, long.
     """
 
     jobs: Tensor
@@ -62,17 +62,17 @@ class SharedModels:
 
     @cached_property
     def totals(self) -> Tensor:
-        """Samples of each model, long [k]."""
+        """Number of samples of each model, long [k]."""
         models = torch.arange(len(self.counts)).repeat_interleave(self.counts)
         return torch.zeros_like(self.counts).index_add_(0, models, self.sizes)
 
     @property
     def models(self) -> Tensor:
-        """Positions of the jobs whose references are the models, long [k]."""
+        """Indices of the jobs whose references are the models, long [k]."""
         return self.jobs[self.counts.cumsum(0) - self.counts]
 
     def split(self, width: int) -> Iterator[SharedModels]:
-        """The same, at most so many models at a time."""
+        """Cut into parts of at most `width` models."""
         of_models = self.counts.split(width)
         of_jobs = [int(counts.sum()) for counts in of_models]
         for parts in zip(self.jobs.split(of_jobs), self.sizes.split(of_jobs), of_models, strict=True):
@@ -81,10 +81,10 @@ class SharedModels:
 
 @dataclass(frozen=True)
 class SharedSamples:
-    """Models side by side and the samples that all of them are tried on.
+    """Models that are evaluated on the same samples.
 
     Args:
-        jobs: positions of the jobs, each with a model of its own, long [j].
+        jobs: indices of the jobs, each with a model of its own, long [j].
         samples: indices of the samples, the same for all jobs.
     """
 
@@ -100,11 +100,11 @@ class Scores:
     """Means over the samples of each of j jobs.
 
     Args:
-        jobs: their positions, long [j].
-        samples: how many each has, long [j].
-        weights: the sum of their weights in the task's means, [j].
+        jobs: indices of the jobs, long [j].
+        samples: number of samples of each job, long [j].
+        weights: sum of the samples' weights in the task's means, [j].
         losses: float64 [j].
-        statistics: of the task, float64 [j] by name.
+        statistics: means of the task's statistics, float64 [j] by name.
         metrics: float64 [j] by name.
     """
 
@@ -117,23 +117,23 @@ class Scores:
 
 
 Look = Callable[[dict[str, Tensor], Tensor, Tensor], list[Tensor]]
-"""(k models by tensor, inputs [k, B, ...], labels [k, B]) -> what is asked about each sample, [k, B, ...] each."""
+"""(tensors of k models by name, inputs [k, B, ...], labels [k, B]) -> results for each sample, [k, B, ...] each."""
 
 
 def shared_models(jobs: Tensor, rows: Tensor, sizes: Tensor, samples_of: Callable[[Tensor], Tensor]) -> SharedModels:
-    """Group jobs by the model that they read; those with most samples first, of equals the one that is read first.
+    """Group jobs by the model that they read, models with the most samples first, equal ones in the order of jobs.
 
     Args:
-        jobs: positions of the jobs, long [j].
-        rows: equal numbers read the same model, long [j]; negative ones are alone.
-        sizes: samples of each job, long [j]; jobs without any are left out.
+        jobs: indices of the jobs, long [j].
+        rows: number of the model that each job reads, long [j]; a negative number is a model of its own.
+        sizes: number of samples of each job, long [j]; jobs without samples are left out.
         samples_of: see `SharedModels`.
     """
     jobs, rows, sizes = jobs[sizes > 0], rows[sizes > 0], sizes[sizes > 0]
-    places = torch.arange(len(jobs))
-    names, group = torch.where(rows < 0, -1 - places, rows).unique(return_inverse=True)
+    positions = torch.arange(len(jobs))
+    names, group = torch.where(rows < 0, -1 - positions, rows).unique(return_inverse=True)
     totals = torch.zeros(len(names), dtype=torch.long).index_add_(0, group, sizes)
-    first = torch.full_like(names, len(jobs)).scatter_reduce_(0, group, places, "amin")
+    first = torch.full_like(names, len(jobs)).scatter_reduce_(0, group, positions, "amin")
     order = first.argsort()
     order = order[totals[order].argsort(descending=True, stable=True)]
     rank = order.argsort()[group]
@@ -142,22 +142,25 @@ def shared_models(jobs: Tensor, rows: Tensor, sizes: Tensor, samples_of: Callabl
 
 
 def pays(samples: Tensor | int, activations: int, width: int) -> Tensor | bool:
-    """Whether to stage a model for every job is little work beside samples that make more numbers than a model has.
+    """Return True if the samples' activations outnumber a model, so that staging a model for every job costs little.
 
     Args:
-        samples: how many.
-        activations: numbers that one of them makes.
-        width: of a model.
+        samples: number of samples, or an array of such numbers.
+        activations: numbers that one sample's forward pass writes.
+        width: numbers of a model.
     """
     return samples * activations >= width
 
 
 class Scorer:
-    """Tries out models.
+    """Evaluation of models on samples.
 
     Args:
-        context: what the jobs of an engine have in common.
-        activations: numbers that one sample makes on its way through the network.
+        context: the parts that all jobs of the engine share.
+        activations: numbers that one sample's forward pass writes.
+
+    Attributes:
+        width: largest number of models that are computed at once.
     """
 
     def __init__(self, context: StackedContext, activations: int) -> None:
@@ -169,11 +172,11 @@ class Scorer:
         self._room, self._patches = GPU_ACTIVATION_BYTES, dict[str, int]()
 
     def keep_within(self, room: int | None, patches: Mapping[str, int]) -> None:
-        """Be content with a GPU's memory.
+        """Limit models and activations to the memory of a GPU.
 
         Args:
-            room: bytes that are free beside rows and data; None: not known.
-            patches: numbers that a sample has as patches for each convolution that can be unfolded.
+            room: bytes that rows and data leave free; None: not known.
+            patches: entries of a sample's patches, for each convolution that can be unfolded.
         """
         self._patches = dict(patches)
         if room is not None:
@@ -182,7 +185,7 @@ class Scorer:
             self.width = max(1, min(self.width, models))
 
     def length(self, models: int) -> int:
-        """Samples of each of some models at a time; on a CPU the same however few models there are."""
+        """Return the number of samples of each model in a pass; on a CPU it does not depend on the number of models."""
         itemsize = self._context.config.dtype.itemsize
         if self._on_cpu:
             return int(max(16, ACTIVATION_BYTES // (itemsize * self._activations * self.width)))
@@ -192,25 +195,25 @@ class Scorer:
         return int(max(1, min(fitting, countable)))
 
     def pays(self, samples: Tensor) -> Tensor:
-        """Which owners' jobs may be faster on the same samples; see `shared_samples`.
+        """Return for each owner whether its jobs may be faster together, bool [m]; see `shared_samples`.
 
         Args:
-            samples: how many each owner has, long [m].
+            samples: number of each owner's samples, long [m].
         """
         return torch.as_tensor(pays(samples, self._activations, self._context.layout.width))
 
     def shared_samples(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
-        """An owner's jobs on the same samples in groups of equal width; none where `SharedModels` are the better way.
+        """Divide an owner's jobs into groups of about equal width; return no group if `SharedModels` are faster.
 
-        A group stages a model for every job; see `pays`. Some of the groups, as a whole, are cut into the same ones
-        again.
+        A group stages a model for every job; see `pays`. The jobs of some of the groups would be divided into the same
+        groups again.
 
         Args:
-            jobs: positions of the owner's jobs.
-            samples: how many it has.
+            jobs: indices of the owner's jobs.
+            samples: number of the owner's samples.
 
         Returns:
-            The positions in each group, long.
+            The indices in each group, long.
         """
         if not pays(samples, self._activations, self._context.layout.width):
             return []
@@ -219,13 +222,13 @@ class Scorer:
 
     # --- two ways -----------------------------------------------------------------------------------------------------
     def score_together(self, bank: Bank, references: References, group: SharedSamples, pool: Workers) -> Scores:
-        """Mean loss, statistics and metrics of the jobs of a group.
+        """Compute mean loss, statistics and metrics of the jobs of a group.
 
         Args:
-            bank: holds the models.
-            references: of all jobs.
+            bank: the bank with the models.
+            references: references of all jobs.
             group: jobs that share samples.
-            pool: of threads, checked between batches.
+            pool: the threads; `pool.check` is called between batches.
         """
         staging = self._staged(bank, references, group.jobs)
         pieces = []
@@ -233,51 +236,51 @@ class Scorer:
             pool.check()
             inputs, labels = self._context.data.batch(samples.unsqueeze(0), dtype=self._context.config.dtype)
             pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), *labels.shape[1:])))
-        found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
+        judged = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
         sizes = torch.full_like(group.jobs, len(group.samples))
-        return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in found])
+        return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in judged])
 
     def score(self, bank: Bank, references: References, shared: SharedModels, pool: Workers) -> list[Scores]:
-        """Mean loss, statistics and metrics of the models' jobs, a few models at a time.
+        """Compute mean loss, statistics and metrics of the models' jobs, `width` models at a time.
 
         Args:
-            bank: where models are.
-            references: of all jobs.
-            shared: the models, those with most samples first.
-            pool: asked now and then whether the work is still wanted.
+            bank: the bank with the models.
+            references: references of all jobs.
+            shared: the models with their jobs, those with the most samples first.
+            pool: the threads; `pool.check` is called between batches.
         """
-        found = []
-        for side_by_side in shared.split(self.width):
-            staging = self._staged(bank, references, side_by_side.models)
-            judged = self._pass(staging, side_by_side, pool, self._judged)
-            found.append(self._means(side_by_side.jobs, side_by_side.sizes, judged))
-        return found
+        scores = []
+        for part in shared.split(self.width):
+            staging = self._staged(bank, references, part.models)
+            judged = self._pass(staging, part, pool, self._judged)
+            scores.append(self._means(part.jobs, part.sizes, judged))
+        return scores
 
     def outputs(
         self, bank: Bank, references: References, samples: Sequence[Tensor], pool: Workers
     ) -> list[list[Tensor]]:
-        """What each model makes of its own samples: labels [s], scores [s, C], features of the prediction [s, ...].
+        """Compute each model's outputs on its samples: labels [s], scores [s, C], features of the prediction [s, ...].
 
         Args:
-            bank: where models are.
+            bank: the bank with the models.
             references: the models.
-            samples: indices of samples, long, at least one for each model.
-            pool: asked now and then whether the work is still wanted.
+            samples: indices of each model's samples, long, at least one for each.
+            pool: the threads; `pool.check` is called between batches.
         """
-        sizes = torch.tensor([len(own) for own in samples])
+        sizes = torch.tensor([len(part) for part in samples])
         jobs = torch.arange(len(samples))
         shared = shared_models(jobs, -1 - jobs, sizes, lambda some: torch.cat([samples[job] for job in some.tolist()]))
-        found: list[list[Tensor]] = [[]] * len(samples)
-        for side_by_side in shared.split(self.width):
-            staging = self._staged(bank, references, side_by_side.models)
-            parts = self._pass(staging, side_by_side, pool, self._put_out)
-            of_models = zip(*(part.split(side_by_side.sizes.tolist()) for part in parts), strict=True)
-            for job, own in zip(side_by_side.jobs.tolist(), of_models, strict=True):
-                found[job] = list(own)
-        return found
+        by_job: list[list[Tensor]] = [[]] * len(samples)
+        for some in shared.split(self.width):
+            staging = self._staged(bank, references, some.models)
+            results = self._pass(staging, some, pool, self._put_out)
+            of_models = zip(*(result.split(some.sizes.tolist()) for result in results), strict=True)
+            for job, of_model in zip(some.jobs.tolist(), of_models, strict=True):
+                by_job[job] = list(of_model)
+        return by_job
 
     def _pass(self, staging: Staging, shared: SharedModels, pool: Workers, look: Look) -> list[Tensor]:
-        """What `look` returns for all samples, one model after the other."""
+        """Run all samples through the models, and return the results of `look`, one model's after the other's."""
         totals = shared.totals[:, None]
         samples, begins = shared.samples_of(shared.jobs), totals.cumsum(0) - totals
         most = int(totals[0])
@@ -287,21 +290,21 @@ class Scorer:
             pool.check()
             active = int((totals > start).sum())
             at = torch.arange(start, min(start + length, most))
-            at = torch.where(at < totals[:active], at, 0)  # a model's first sample again where it has no more
+            at = torch.where(at < totals[:active], at, 0)  # Padding repeats a model's first sample.
             inputs, labels = self._context.data.batch(samples[begins[:active] + at], dtype=self._context.config.dtype)
             tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
             stretches.append(look(tensors, inputs, labels))
         return [_in_order(parts, totals, length) for parts in zip(*stretches, strict=True)]
 
-    # --- what both have in common -------------------------------------------------------------------------------------
+    # --- parts of both ------------------------------------------------------------------------------------------------
     def _staged(self, bank: Bank, references: References, jobs: Tensor) -> Staging:
         return Staging(self._context.layout, bank.reader(references.take(jobs)))
 
     def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Weights and losses of samples, the task's statistics, [k, B] each; scores and labels if they are asked for.
+        """Compute losses, the task's statistics and weights of samples, [k, B] each; add scores and labels if needed.
 
         Args:
-            tensors: k models.
+            tensors: tensors of k models by name.
             inputs: [k, B, ...], or the same for all models, [1, B, ...].
             labels: [k, B].
         """
@@ -310,21 +313,21 @@ class Scorer:
             scores = context.network(Pass(tensors, training=False), inputs)
         scores = scores.to(context.config.dtype)
         task = context.config.task
-        known = context.loss.sample_by_sample(task)
+        by_sample = context.loss.sample_by_sample(task)
         statistics = task.statistics(scores, labels)
-        found = [statistics[name] for name in task.names]
-        # in the place of losses, where they are computed from the scores afterwards, anything
-        losses = found[0] if known is None else known.losses(scores, labels)
+        columns = [statistics[name] for name in task.names]
+        # If losses are computed from the scores later, any tensor of their shape stands here.
+        losses = columns[0] if by_sample is None else by_sample.losses(scores, labels)
         weights = task.weights(labels)
         weighed = [] if weights is None else [weights]
-        wants_scores = bool(context.config.metrics) or known is None
-        return [losses, *found, *weighed, *([scores, labels] if wants_scores else [])]
+        wants_scores = bool(context.config.metrics) or by_sample is None
+        return [losses, *columns, *weighed, *([scores, labels] if wants_scores else [])]
 
     def _put_out(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Labels [k, B], scores [k, B, C] and the features that the prediction wants, [k, B, ...] each.
+        """Compute scores [k, B, C] and the prediction's features, [k, B, ...] each; return labels, scores, features.
 
         Args:
-            tensors: k models.
+            tensors: tensors of k models by name.
             inputs: [k, B, ...].
             labels: [k, B].
         """
@@ -334,18 +337,18 @@ class Scorer:
         return [labels, scores.double(), *(now.features[name].double() for name in config.predicted_features)]
 
     def _means(self, jobs: Tensor, counts: Tensor, judged: Sequence[Tensor]) -> Scores:
-        """Means over each job's samples, and its metrics.
+        """Compute means over each job's samples, and its metrics.
 
         Args:
-            jobs: their positions, long [j].
-            counts: samples of each, long [j].
-            judged: what `_judged` returns for these samples, one job after the other.
+            jobs: indices of the jobs, long [j].
+            counts: number of samples of each job, long [j].
+            judged: results of `_judged` for these samples, one job after the other.
         """
         config, loss = self._context.config, self._context.loss
-        known = loss.sample_by_sample(config.task) is not None
-        kept = judged[-2:] if config.metrics or not known else []
+        has_losses = loss.sample_by_sample(config.task) is not None
+        kept = judged[-2:] if config.metrics or not has_losses else []
         numbers = torch.stack([column.double() for column in judged[: len(judged) - len(kept)]], dim=1)
-        numbers, names = numbers.cpu(), config.task.names  # a GPU is waited for once
+        numbers, names = numbers.cpu(), config.task.names  # The host waits for a GPU only once, here.
         weights, of_samples = counts, None
         if numbers.shape[1] == 1 + len(names):
             means, *statistics = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
@@ -353,22 +356,22 @@ class Scorer:
             of_samples = judged[1 + len(names)]
             *sums, weights = torch.segment_reduce(numbers, "sum", lengths=counts).unbind(1)
             means, *statistics = (total / weights for total in sums)
-        found = dict(zip(names, statistics, strict=True))
+        by_name = dict(zip(names, statistics, strict=True))
         if not kept:
-            return Scores(jobs, counts, weights, means, found, {})
+            return Scores(jobs, counts, weights, means, by_name, {})
         sizes = counts.tolist()
         several = list(zip(*(tensor.split(sizes) for tensor in kept), strict=True))
         metrics: Sequence[Tensor] = ()
         if config.metrics:
-            chosen = torch.stack([number for own in several for number in self._from_scores(*own)])
-            metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # one wait, too
-        if not known:
+            chosen = torch.stack([number for of_job in several for number in self._from_scores(*of_job)])
+            metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # The host waits once for all metrics, too.
+        if not has_losses:
             by_job = None if of_samples is None else of_samples.split(sizes)
             means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH, by_job).cpu()
-        return Scores(jobs, counts, weights, means, found, dict(zip(config.metrics, metrics, strict=True)))
+        return Scores(jobs, counts, weights, means, by_name, dict(zip(config.metrics, metrics, strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
-        """One job's chosen metrics; float64 [] each."""
+        """Compute one job's chosen metrics, float64 scalars."""
         config = self._context.config
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
@@ -379,26 +382,26 @@ class Scorer:
 
 
 def _in_order(parts: Sequence[Tensor], totals: Tensor, length: int) -> Tensor:
-    """What belongs to samples, one model's after the other's.
+    """Remove padding, and put the results of stretches in order, one model's samples after the other's.
 
     Args:
-        parts: of each stretch of samples, [models that have so many, length, ...].
-        totals: samples of each model, long [k, 1].
-        length: of a stretch; the last one may be shorter.
+        parts: results of each stretch of samples, [models with so many samples, length, ...].
+        totals: number of samples of each model, long [k, 1].
+        length: number of samples of a stretch; the last one may be shorter.
     """
     if len(parts) == 1:
         inside = torch.arange(parts[0].shape[1]) < totals
         index = torch.nonzero(inside.flatten()).squeeze(1).to(parts[0].device)
         return parts[0].flatten(0, 1).index_select(0, index)
     of_model = [
-        part[model, : max(0, int(total) - place * length)]
+        part[model, : max(0, int(total) - stretch * length)]
         for model, total in enumerate(totals)
-        for place, part in enumerate(parts)
+        for stretch, part in enumerate(parts)
         if model < len(part)
     ]
     return torch.cat(of_model)
 
 
 def _equal(count: int, longest: int) -> int:
-    """The length of equal parts of `count` samples, none longer than `longest`."""
+    """Return the length of about equal parts of `count` samples that are not longer than `longest`."""
     return -(-count // -(-count // longest))

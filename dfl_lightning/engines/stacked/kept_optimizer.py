@@ -1,4 +1,4 @@
-"""Optimizers of a cohort whose states last over rounds: clients whose states count alike take their steps together."""
+"""Optimizers of a cohort whose states are kept over rounds; clients with equal step counts step together."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class KeptStates:
-    """Hold the states of the optimizers of a cohort's models of one row set.
+    """States of the optimizers that update a cohort's models of one row set.
 
     Args:
-        memory: the names of row sets and numbers.
+        memory: names under which the bank keeps states.
         of: the row set of the models.
-        layout: columns of a row.
-        bank: that keeps the states.
+        layout: the columns of a row.
+        bank: the bank that keeps the states between rounds.
         owners: the clients of the job, in its order, long [c].
-        device: where single numbers of a state lie.
+        device: device of a state's single numbers.
 
     Attributes:
-        stagings: tensors of the state, by the name of their row set.
-        single: single numbers of the state, float64 [parameters, c] by field.
+        stagings: tensors of the states, by the name of their row set.
+        single: single numbers of the states, float64 [parameters, c] by field.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KeptStates:
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """The clients' numbers, float64 [c] by name."""
+        """Clients' numbers of the states, float64 [c] by name."""
         return {
             name: values
             for field, several in self.single.items()
@@ -58,10 +58,10 @@ class KeptStates:
         }
 
     def runs(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return clients [first, stop) in a row whose single numbers are the same.
+        """Divide the clients into runs [first, stop) of neighbours whose single numbers are equal.
 
         Args:
-            places: the parameters that count.
+            places: indices of the parameters whose numbers are compared.
         """
         numbers = torch.cat([values[list(places)] for values in self.single.values()])
         differs = (numbers[:, 1:] != numbers[:, :-1]).any(0)
@@ -69,12 +69,12 @@ class KeptStates:
         return list(pairwise(edges))
 
     def give(self, first: int, stop: int, places: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the states of a run of clients, views of `stagings`; empty for a parameter that has none yet.
+        """Return the states of a run of clients, views of `stagings`; empty for a parameter without a state.
 
         Args:
-            first: the run's first client.
-            stop: the one after its last.
-            places: the parameters.
+            first: index of the run's first client.
+            stop: index after its last client.
+            places: indices of the parameters.
         """
 
         def state(place: int) -> dict[str, Any]:
@@ -90,13 +90,13 @@ class KeptStates:
         return [state(place) for place in places]
 
     def take(self, first: int, stop: int, places: Sequence[int], states: Sequence[dict[str, Any]]) -> None:
-        """Remember the states of clients.
+        """Store the states of a run of clients.
 
         Args:
-            first: the first of them.
-            stop: the one after the last.
-            places: the parameters.
-            states: of each parameter, tensors [stop - first, ...] and single numbers.
+            first: index of the run's first client.
+            stop: index after its last client.
+            places: indices of the parameters.
+            states: state of each parameter: tensors [stop - first, ...] and single numbers.
         """
         for place, whole in zip(places, states, strict=True):
             kept = {field: several[place][first:stop] for field, several in self._tensors.items()}
@@ -108,11 +108,11 @@ class KeptStates:
             for field, value in state.items():
                 if field in self.memory.single:
                     self.single[field][place, first:stop] = float(value)
-                elif kept[field].data_ptr() != value.data_ptr():  # else the optimizer has written into it
+                elif kept[field].data_ptr() != value.data_ptr():  # Otherwise the optimizer has written into it already.
                     kept[field].copy_(value)
 
     def finite(self) -> Tensor:
-        """Which clients' single numbers are free of NaN and infinity, bool [c]."""
+        """Return for each client whether its single numbers are free of NaN and infinity, bool [c]."""
         return torch.cat(list(self.single.values())).isfinite().all(0)
 
     def _names(self, field: str) -> list[str]:
@@ -121,12 +121,12 @@ class KeptStates:
 
 @dataclass
 class _Run:
-    """Clients whose states count alike, and their optimizer.
+    """Neighbouring clients with equal step counts, and their common optimizer.
 
     Args:
-        first: the first client.
-        stop: the one after the last that still has steps to do.
-        optimizer: of all of them.
+        first: index of the first client.
+        stop: index after the last client that still has steps to do.
+        optimizer: the optimizer of all of them.
     """
 
     first: int
@@ -135,16 +135,16 @@ class _Run:
 
 
 class KeptOptimizer:
-    """The user's optimizer on k clients, going on from the states that are kept of them.
+    """User's optimizer on k clients, which continues from the clients' kept states.
 
-    Torch's optimizers have one count of steps for a stacked parameter. Clients that have been down now and then, or
-    have more batches than others, have other counts; so each run of clients with the same numbers has an optimizer of
-    its own. In a federation where all clients always train, with equally many batches, that is a single one.
+    Torch's optimizers have one count of steps for a stacked parameter. Clients that have dropped out in some rounds, or
+    have more batches than others, have other counts. So each run of neighbours with equal counts has an optimizer of
+    its own. If all clients always train with equally many batches, there is only one.
 
     Args:
         make: stacked parameters -> a fresh optimizer of them.
-        states: of the clients.
-        places: the parameters that it updates.
+        states: the clients' states.
+        places: indices of the parameters that the optimizer updates.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class KeptOptimizer:
 
         Args:
             tensors: parameters, [k, *shape] each; k never grows within a phase.
-            grads: their gradients, [k, *shape] each; None: the parameter stays as it is.
+            grads: their gradients, [k, *shape] each; None: the parameter is not changed.
         """
         clients = len(tensors[0])
         for run in self._runs:
-            if clients < run.stop:  # who has done all steps is left out from now on
+            if clients < run.stop:  # Clients that have done all their steps leave the run.
                 self._save(run)
                 run.stop = max(run.first, clients)
             if run.first < run.stop:
@@ -176,7 +176,7 @@ class KeptOptimizer:
                 run.optimizer.step([t[part] for t in tensors], [None if g is None else g[part] for g in grads])
 
     def save(self) -> None:
-        """Remember the states after the last step."""
+        """Store the states after the last step."""
         for run in self._runs:
             self._save(run)
 

@@ -20,58 +20,61 @@ from dfl_lightning.utils.errors import is_out_of_memory
 
 
 class StackedLoss:
-    """Each client's mean loss over its real samples.
+    """Mean loss of each of k clients over its real samples.
 
     The plain cross-entropy and the losses of a task are computed for all clients at once, padding included. Any other
     loss is written for one client: `torch.vmap` applies it to all clients with equally many samples, so that it never
-    sees padding or another client; what vmap cannot do is done client by client.
+    gets padding or another client's samples. A loss that vmap does not support is applied client by client.
 
     Args:
         loss: (scores [B, C], labels [B]) -> mean loss of the batch.
 
     Attributes:
-        is_cross_entropy: whether it is the plain cross-entropy.
-        task: whose losses, sample by sample, it is the mean of, so that padding counts for nothing; None: it is known
-            as a mean only.
+        is_cross_entropy: True for the plain cross-entropy.
+        task: task whose losses of samples are averaged, so that padding can have weight 0; None: only the mean of a
+            batch is known.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._loss = loss
         self.is_cross_entropy = is_plain_cross_entropy(loss)
         self.task = Classification() if self.is_cross_entropy else loss.task if isinstance(loss, MeanLoss) else None
-        self._one_by_one: set[Hashable] = set()  # losses that vmap cannot do
+        self._one_by_one: set[Hashable] = set()  # Losses that vmap does not support.
 
     def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], weights: Tensor) -> Tensor:
-        """Losses [k] of scores [k, B, ...] and labels [k, B].
+        """Compute the clients' mean losses, [k].
 
         Args:
-            scores: of a batch.
-            labels: of its samples.
-            sizes: the first `sizes[i]` of client i are real.
-            weights: the same as [k, B], see `StackedBatch`.
+            scores: outputs of the network, [k, B, ...].
+            labels: [k, B].
+            sizes: the first `sizes[i]` samples of client i are real.
+            weights: weights of samples in their client's mean, [k, B]; see `StackedBatch`.
         """
         if self.is_cross_entropy and scores.dim() == 3:
-            return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)  # layers may have reduced them
+            # In reduced precision, layers return scores of a smaller type.
+            return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)
         if self.task is not None and not self.is_cross_entropy:
             return _means_of(self.task, scores, labels, weights)
         return self._for_each(self._loss, (scores, labels), (), sizes)
 
     def amounts(self, labels: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """How much each client's batch counts in a mean over several: real samples, or the sum of their task's weights.
+        """Return the weights of clients' batches in a mean over batches, [k].
+
+        They are the numbers of real samples, or the sums of the task's weights of these.
 
         Args:
-            labels: of the batch's samples, [k, B, ...].
+            labels: [k, B, ...].
             weights: [k, B], 0 for padding; see `StackedBatch`.
-            counts: real samples, [k].
+            counts: numbers of real samples, [k].
         """
         of_samples = None if self.task is None else self.task.weights(labels)
         return counts if of_samples is None else of_samples.where(weights > 0, 0).sum(1)
 
     def sample_by_sample(self, task: Task) -> Task | None:
-        """The task whose losses can be averaged with the weights that samples have in another one; None: there is none.
+        """Return this loss's task if its losses can be averaged with the weights of the run's task; else None.
 
         Args:
-            task: of the run, which a user's loss may differ from.
+            task: the run's task, from which a user's loss may differ.
         """
         alike = all(type(each).weights is Task.weights for each in (self.task, task) if each is not None)
         return self.task if alike or self.task is task else None
@@ -85,14 +88,14 @@ class StackedLoss:
         extras: Sequence[Tensor],
         sizes: Sequence[int],
     ) -> Tensor:
-        """Losses [k] by a function of an objective.
+        """Compute the clients' mean losses by an objective's own function, [k].
 
         Args:
-            loss: for one client; see `LossOf`.
+            loss: function of one client's batch; see `LossOf`.
             scores: [k, B, C].
-            samples: what the batch has for each sample, by name, [k, B, ...] each.
-            features: inputs of layers, [k, B, ...] each.
-            extras: [k, ...] each.
+            samples: the batch's tensors by name, [k, B, ...] each.
+            features: inputs of layers by name, [k, B, ...] each.
+            extras: further tensors of the clients, [k, ...] each.
             sizes: the first `sizes[i]` samples of client i are real.
         """
 
@@ -104,15 +107,15 @@ class StackedLoss:
     def means(
         self, scores: Sequence[Tensor], labels: Sequence[Tensor], longest: int, weights: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """Mean losses of jobs in an evaluation, float64 [J].
+        """Compute the mean losses of J jobs in an evaluation, float64 [J].
 
         Args:
-            scores: of each job, [B, C].
-            labels: of each job, [B].
-            longest: samples in one call of the loss.
-            weights: of each job's samples in its mean, [B]; None: 1 each.
+            scores: outputs of each job, [B, C].
+            labels: labels of each job, [B].
+            longest: largest number of samples in one call of the loss.
+            weights: weights of each job's samples in its mean, [B]; None: 1 each.
         """
-        found = torch.zeros(len(scores), dtype=torch.float64, device=scores[0].device)
+        losses = torch.zeros(len(scores), dtype=torch.float64, device=scores[0].device)
         for size, jobs in _by_size([len(y) for y in labels]).items():
             s, y = torch.stack([scores[job] for job in jobs]), torch.stack([labels[job] for job in jobs])
             w = None if weights is None else torch.stack([weights[job] for job in jobs]).double()
@@ -121,8 +124,8 @@ class StackedLoss:
                 now = slice(int(part[0]), int(part[-1]) + 1)
                 means = self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs))
                 total += sums_of(means, len(part) if w is None else w[:, now].sum(1))
-            found[torch.tensor(jobs, device=found.device)] = total / (size if w is None else w.sum(1))
-        return found
+            losses[torch.tensor(jobs, device=losses.device)] = total / (size if w is None else w.sum(1))
+        return losses
 
     def _for_each(
         self,
@@ -132,7 +135,7 @@ class StackedLoss:
         sizes: Sequence[int],
         of: Hashable = None,
     ) -> Tensor:
-        """The loss of each client's real samples, [k]."""
+        """Compute the loss of each client's real samples, [k], for groups of clients with equally many samples."""
         groups = _by_size(sizes)
         if len(groups) == 1:
             (size,) = groups
@@ -149,11 +152,11 @@ class StackedLoss:
     def _of_group(
         self, loss: Callable[..., Tensor], per_sample: tuple[Any, ...], per_client: Sequence[Tensor], of: Hashable
     ) -> Tensor:
-        """The losses of clients with equally many samples, [k]."""
+        """Compute the losses of clients with equally many samples, [k], by vmap if possible."""
         if of not in self._one_by_one:
             try:
                 return torch.vmap(loss)(*per_sample, *per_client)
-            except Exception as error:  # whatever vmap cannot do; an error of the loss itself comes again below
+            except Exception as error:  # Vmap does not support the loss; an error of the loss itself is raised below.
                 if is_out_of_memory(error):
                     raise
                 self._one_by_one.add(of)
@@ -162,42 +165,42 @@ class StackedLoss:
 
 
 def _means_of(task: Task, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Mean losses [k] of outputs [k, B, ...], where `weights` [k, B] are 0 for padding."""
+    """Compute mean losses [k] of outputs [k, B, ...] by a task, where `weights` [k, B] are 0 for padding."""
     losses, of_samples = task.losses(outputs, targets), task.weights(targets)
     if of_samples is None:
-        return (losses.where(weights > 0, 0.0) * weights).sum(1)  # the loss of padding may be infinite
+        return (losses.where(weights > 0, 0.0) * weights).sum(1)  # The loss of padding may be infinite.
     real = weights > 0
     total = of_samples.where(real, torch.zeros_like(of_samples)).sum(1)
     return losses.where(real, 0.0).sum(1) / total.clamp(min=1)
 
 
 def tree_first(tree: Any) -> Tensor:
-    """The first tensor of nested tuples and dicts."""
+    """Return the first tensor of nested tuples and dicts."""
     first: Tensor = torch.utils._pytree.tree_leaves(tree)[0]
     return first
 
 
 def _some(index: Tensor, size: int, tensor: Tensor) -> Tensor:
-    """The first `size` samples of some clients."""
+    """Select some clients, and the first `size` samples of each."""
     return tensor.index_select(0, index)[:, :size]
 
 
 def _by_size(sizes: Sequence[int]) -> dict[int, list[int]]:
-    """Clients, or jobs, by their number of samples."""
+    """Group the indices of clients, or of jobs, by their number of samples."""
     groups: dict[int, list[int]] = defaultdict(list)
-    for place, size in enumerate(sizes):
-        groups[size].append(place)
+    for index, size in enumerate(sizes):
+        groups[size].append(index)
     return groups
 
 
 def _key(loss: Callable[..., Tensor]) -> Hashable:
-    """What stays the same of a function that is made anew in every step."""
+    """Return a key of a loss that is the same for functions which each step defines again."""
     code: Hashable = getattr(loss, "__code__", None)
     return type(loss).__qualname__ if code is None else code
 
 
 def is_plain_cross_entropy(loss: object) -> bool:
-    """Whether a loss is `nn.CrossEntropyLoss` as it comes."""
+    """Return True if a loss is `nn.CrossEntropyLoss` with its default options."""
     if type(loss) is not nn.CrossEntropyLoss:
         return False
     as_it_comes = loss.reduction == "mean" and loss.label_smoothing == 0 and loss.ignore_index == -100
@@ -205,12 +208,12 @@ def is_plain_cross_entropy(loss: object) -> bool:
 
 
 def sample_weights(counts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """Weights of samples in the mean over a padded batch: 1 / count for real samples, 0 for padding.
+    """Return weights of samples in the mean over a padded batch: 1 / count for real samples, 0 for padding.
 
     Args:
-        counts: real samples of each batch, int64 [...].
-        length: of the padded batches.
-        dtype: of the weights.
+        counts: number of real samples of each batch, int64 [...].
+        length: length of the padded batches.
+        dtype: type of the weights.
 
     Returns:
         [..., length].

@@ -1,4 +1,4 @@
-"""A plain network made to work on k clients at once: traced and planned."""
+"""Stacked network: a network for one client, traced and executed for k clients at once."""
 
 from __future__ import annotations
 
@@ -38,51 +38,61 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True)
 class _Step:
-    """One node of the traced network, with the rule that does it for k clients."""
+    """One node of the traced network, with the rule that computes it for k clients.
+
+    Args:
+        node: the node.
+        run: (pass, *arguments) -> value.
+        plain: True if other nodes' values are arguments themselves, and not inside of tuples or dicts.
+        keeps_common: True if the rule accepts a value that all clients share, as [1, ...].
+        dead: nodes whose values are not needed after this step.
+    """
 
     node: fx.Node
-    run: Callable[..., Any]  # (pass, *arguments)
-    plain: bool  # no other node's value is deeper inside the arguments than as one of them
-    keeps_common: bool  # the rule takes what is the same for all clients as it is
-    dead: tuple[fx.Node, ...]  # not needed after this step
+    run: Callable[..., Any]
+    plain: bool
+    keeps_common: bool
+    dead: tuple[fx.Node, ...]
 
 
 class StackedNetwork:
-    """The forward pass of k clients with a parameter tensor [k, *shape] for each parameter of the plain network.
+    """Forward pass of k clients with a tensor [k, *shape] for each parameter of the network for one client.
 
     Args:
-        network: the plain network, after `replace_dropout_layers`; kept, never written to.
-        features: layers whose inputs a pass keeps, see `Pass.keeps_features`: names of the objective or the prediction
-            -> names of layers.
-        norms: which batches need the norms of the plain network mended, which it is compared with.
+        network: the network for one client, after `replace_dropout_layers`; it is kept, and never written to.
+        features: layers whose inputs a pass keeps (see `Pass.keeps_features`): names that the objective or the
+            prediction uses -> names of layers.
+        norms: training batches of `network` for which the gradients of torch's norms need a correction; the trial
+            compares with this network.
 
     Attributes:
-        has_dropout: whether a training pass draws masks.
-        couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
-            take part; known after `network_trial.try_out`.
-        masks_padding: whether its batch norms, and nothing else, do so and leave padding out; see
+        has_dropout: True if a training pass draws dropout masks.
+        couples_samples: True if samples of a training batch interact (as in batch norms), so that padding would change
+            results; `network_trial.try_out` determines it.
+        masks_padding: True if samples interact in batch norms only, and these ignore padding; see
             `network_trial.try_masks`.
-        unfolded: names of the convolutions that are done by patches and a product; see `autotune.choose_unfolded`.
+        unfolded: names of the convolutions that are computed by patches and a product; see
+            `autotune.choose_unfolded`.
 
     Raises:
-        CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
+        CannotStack: a layer has no rule, and `torch.vmap` does not support it.
     """
 
     def __init__(
         self, network: nn.Module, features: Mapping[str, str] | None = None, norms: NormRisk = NormRisk.ALL
     ) -> None:
         self.network, self.norms = network, norms
-        self._wanted: dict[str, list[str]] = {}  # layer -> what others call it
+        self._wanted: dict[str, list[str]] = {}  # Layer -> the names under which its input is kept.
         for name, layer in (features or {}).items():
             self._wanted.setdefault(layer, []).append(name)
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
         self.unfolded: frozenset[str] = frozenset()
-        self.couples_samples = True  # until `network_trial.try_out` knows better
+        self.couples_samples = True  # The safe value until `network_trial.try_out` determines it.
         self.masks_padding = False
-        self.vectorised = False  # whether torch.vmap does layers with parameters
+        self.vectorised = False  # True if torch.vmap computes layers with parameters.
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
-        for name, layer in self._layers.items():  # those of containers too, which a traced network passes by
+        for name, layer in self._layers.items():  # Containers, too: a traced network would ignore their hooks.
             if isinstance(layer, torch.jit.ScriptModule):
                 raise CannotStack(f"layer '{name}' is scripted" if name else "it is scripted")
             if any(getattr(layer, hooks) for hooks in _HOOKS):
@@ -91,10 +101,10 @@ class StackedNetwork:
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
         called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
         for layer in self._wanted.keys() - called:
-            raise CannotStack(f"the input of '{layer}' is wanted, which is made of several layers")
+            raise CannotStack(f"the input of '{layer}' is needed, which consists of several layers")
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
-        """Scores of k clients' inputs [k, B, ...], or of the same ones for all, [1, B, ...] -> [k, B, C]."""
+        """Compute scores [k, B, C] of k clients' inputs [k, B, ...], or of inputs that all share, [1, B, ...]."""
         now.unfolded = self.unfolded
         if self._aliases:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
@@ -111,7 +121,7 @@ class StackedNetwork:
             else:
                 if some_common:
                     args, kwargs = _spread(step, values, clients)
-                elif step.plain:  # almost always
+                elif step.plain:  # This is the usual case, and faster.
                     args, kwargs = [values[a] if isinstance(a, fx.Node) else a for a in node.args], node.kwargs
                 else:
                     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -128,29 +138,29 @@ class StackedNetwork:
         raise AssertionError("a traced network has an output")
 
     def can_be_unfolded(self) -> list[str]:
-        """Names of the convolutions that `unfolded` may hold, in the network's order."""
+        """List the convolutions that `unfolded` may contain, by name, in the network's order."""
         nodes = (node for node in self._graphs[True].nodes if node.op == "call_module")
-        names = dict.fromkeys(str(node.target) for node in nodes)  # a layer that is used twice counts once
+        names = dict.fromkeys(str(node.target) for node in nodes)  # A layer that is called twice counts once.
         return [name for name in names if can_unfold(self._layers[name])]
 
     @property
     def calls(self) -> int:
-        """Layers and functions that a pass in training calls."""
+        """Number of layers and functions that a training pass calls."""
         return sum(node.op not in ("placeholder", "output", "get_attr") for node in self._graphs[True].nodes)
 
     def activations(self, inputs: Tensor) -> int:
-        """Numbers that inputs [B, ...] become on their way through the plain network, themselves included."""
+        """Count the numbers that a pass of inputs [B, ...] writes, and those of the inputs."""
         counter = _Counter(fx.GraphModule(self.network, self._graphs[False]))
         with torch.no_grad():
             counter.run(inputs)
         return counter.count
 
     def patches(self, inputs: Tensor, batch: int) -> dict[str, int]:
-        """Number of entries in the patches of a batch, for each convolution that can be computed by patches.
+        """Count the entries in the patches of a batch, for each convolution that can be computed by patches.
 
         Args:
             inputs: examples, [b, ...].
-            batch: samples in the batch.
+            batch: number of samples of the batch.
         """
         counter = _Patches(fx.GraphModule(self.network, self._graphs[False]), self.can_be_unfolded(), batch)
         with torch.no_grad():
@@ -159,7 +169,7 @@ class StackedNetwork:
 
     # --- planning -----------------------------------------------------------------------------------------------------
     def _trace(self, training: bool) -> fx.Graph:
-        # A copy: what a forward pass assigns to a layer is no tensor while it is traced.
+        # Tracing may assign a proxy to a layer's attribute instead of a tensor, so it works on a copy.
         traced = copy_of(self.network).train(training)
         with reported_as(lambda error: CannotStack(f"its forward pass cannot be traced ({reason(error)})")):
             graph = _Tracer().trace(traced)
@@ -169,7 +179,7 @@ class StackedNetwork:
                 layer_name = f"layer '{name}' ({type(layer).__name__})" if name else "it"
                 raise CannotStack(f"{layer_name} assigns its buffer '{assigned}' in its forward pass")
         for name, value in vars(traced).items():
-            if name.startswith("_tensor_constant"):  # tensors that are no attributes; the tracer makes them some
+            if name.startswith("_tensor_constant"):  # The tracer stores other tensors as attributes of this name.
                 setattr(self.network, name, value)
         if sum(node.op == "placeholder" for node in graph.nodes) != 1:
             raise CannotStack("its forward pass takes more than one input")
@@ -213,17 +223,17 @@ class StackedNetwork:
             return lambda now, x: relu_in_place(x)
         if type(layer) in MODULES:
             return partial(_layer, MODULES[type(layer)], layer, name)
-        own = _PerThread(layer)
+        copies = _PerThread(layer)
         if next(layer.parameters(), None) is None:
-            return lambda now, *args, **kwargs: one_by_one(own(now), *args, **kwargs)
+            return lambda now, *args, **kwargs: one_by_one(copies(now), *args, **kwargs)
         self.vectorised = True
-        return lambda now, *args, **kwargs: with_vmap(own(now), name, now, *args, **kwargs)
+        return lambda now, *args, **kwargs: with_vmap(copies(now), name, now, *args, **kwargs)
 
     def _attribute(self, name: str, now: Pass) -> Any:
         if name in now.tensors:
             tensor = now.tensors[name]
             return Activation(tensor, len(tensor))
-        return operator.attrgetter(name)(self.network)  # a constant
+        return operator.attrgetter(name)(self.network)  # It is a constant.
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -234,20 +244,20 @@ def _is_plain(node: fx.Node) -> bool:
 
 
 def _spread(step: _Step, values: Mapping[fx.Node, Any], clients: int) -> Any:
-    """The arguments of a step; what is common to the clients is spread, unless its rule takes it as it is."""
+    """Return the arguments of a step; repeat common values for each client, unless the rule accepts [1, ...]."""
     inputs = (values[source] for source in step.node.all_input_nodes)
     common = all(value.clients == 1 for value in inputs if isinstance(value, Activation))
 
     def find(node: fx.Node) -> Any:
         value = values[node]
-        as_it_is = (step.keeps_common and common) or not isinstance(value, Activation)
-        return value if as_it_is else value.spread(clients)
+        unchanged = (step.keeps_common and common) or not isinstance(value, Activation)
+        return value if unchanged else value.spread(clients)
 
     return fx.map_arg((step.node.args, step.node.kwargs), find)
 
 
 class _PerThread:
-    """A copy of a layer for each thread, in the mode of the pass: `functional_call` changes a layer while it lasts."""
+    """Copies of a layer, one for each thread, since `functional_call` changes the layer while it runs."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer, self._local = layer, threading.local()
@@ -255,19 +265,19 @@ class _PerThread:
     def __call__(self, now: Pass) -> nn.Module:
         if not hasattr(self._local, "layer"):
             self._local.layer = copy.deepcopy(self._layer)
-        own: nn.Module = self._local.layer
-        return own.train(now.training)
+        layer: nn.Module = self._local.layer
+        return layer.train(now.training)
 
 
 class _Tracer(fx.Tracer):
-    """Stops at the layers of torch.nn and at our own dropout layers."""
+    """Tracer that does not enter the layers of torch.nn and `StreamDropout`."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, StreamDropout) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Counter(fx.Interpreter):
-    """Runs the plain network and counts the numbers that it writes; views write none."""
+    """Interpreter that runs the network for one client and counts the numbers that it writes; views write none."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -283,7 +293,7 @@ class _Counter(fx.Interpreter):
 
 
 class _Patches(fx.Interpreter):
-    """Runs the plain network and counts the patches that its convolutions would have."""
+    """Interpreter that runs the network for one client and counts the entries of its convolutions' patches."""
 
     def __init__(self, module: fx.GraphModule, names: Sequence[str], batch: int) -> None:
         super().__init__(module)
@@ -291,13 +301,13 @@ class _Patches(fx.Interpreter):
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in self.counts:
-            found = numbers_of_patches(self.fetch_attr(target), (self._batch, *args[0].shape[1:]))
-            self.counts[target] = max(self.counts[target], found)
+            entries = numbers_of_patches(self.fetch_attr(target), (self._batch, *args[0].shape[1:]))
+            self.counts[target] = max(self.counts[target], entries)
         return super().call_module(target, args, kwargs)
 
 
 def _keeps_common(layer: nn.Module) -> bool:
-    """Whether a layer treats all clients alike, or its rule knows what to do where they have the same input."""
+    """Return True if a layer does the same for all clients, or its rule accepts an input that they share."""
     if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         return True
     return not isinstance(layer, StreamDropout) and next(chain(layer.parameters(), layer.buffers()), None) is None
@@ -309,7 +319,7 @@ def _layer(rule: Callable[..., Any], layer: nn.Module, name: str, now: Pass, *ar
 
 def _function(function: Callable[..., Any], now: Pass, *args: Any, **kwargs: Any) -> Any:
     if not holds_activation(args) and not holds_activation(kwargs):
-        return function(*args, **kwargs)  # of shapes and numbers
+        return function(*args, **kwargs)  # Its arguments are shapes and numbers.
     if function in FUNCTIONS:
         return FUNCTIONS[function](*args, **kwargs)
     return one_by_one(function, *args, **kwargs)
@@ -322,13 +332,13 @@ def _method(method: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
 
 
 def _aliases(network: nn.Module) -> dict[str, str]:
-    """Further names of tied parameters and buffers -> the name under which they are stacked."""
-    own = {id(t): name for name, t in [*network.named_parameters(), *network.named_buffers()]}
+    """Map further names of tied parameters and buffers to the name under which they are stacked."""
+    first_name = {id(t): name for name, t in [*network.named_parameters(), *network.named_buffers()]}
     everything = [
         *network.named_parameters(remove_duplicate=False),
         *network.named_buffers(remove_duplicate=False),
     ]
-    return {name: own[id(t)] for name, t in everything if own[id(t)] != name}
+    return {name: first_name[id(t)] for name, t in everything if first_name[id(t)] != name}
 
 
 def _describe(node: fx.Node, layers: Mapping[str, nn.Module]) -> str:

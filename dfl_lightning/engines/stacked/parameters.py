@@ -1,4 +1,4 @@
-"""Where the models of a cohort lie while they are worked on: parameter by parameter, not client by client."""
+"""Memory of a cohort's models during training: parameter by parameter, not client by client."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Entry, Layout
 
 Read = Callable[[int, int], Tensor]
-"""Columns [start, stop) of k models, [k, stop - start]; memory of its own, see `Bank.reader`."""
+"""(start, stop) -> these columns of k models, [k, stop - start], in fresh memory; see `Bank.reader`."""
 
 
 class Staging:
-    """k models as one tensor [k, *shape] for each parameter and buffer of the plain network.
+    """k models as one tensor [k, *shape] for each parameter and buffer of the network.
 
-    A batched layer then finds its weights in one piece, and one optimizer step updates all clients. Tensors of four
-    dimensions (a convolution's weights) lie in channels-last memory, as `memory` returns them.
+    A batched layer thus has its weights in one piece, and one optimizer step updates all clients. Weights of four
+    dimensions (those of convolutions) are in channels-last memory; see `memory`.
 
     Args:
-        layout: columns of a row.
-        read: the models. What it returns is kept where it lies well already, so that a model is copied once.
-        into: where to put them, in its first k places; default: fresh memory.
+        layout: the columns of a row.
+        read: reader of the models. Its results are used without a copy if their memory layout fits.
+        into: memory to copy the models into, as the first k; default: fresh memory.
 
     Attributes:
-        tensors: by name, [k, *shape] each, with the network's own types.
+        tensors: tensors by the name of the parameter or buffer, [k, *shape] each, with the network's own types.
     """
 
     def __init__(self, layout: Layout, read: Read, into: Staging | None = None) -> None:
@@ -35,7 +35,7 @@ class Staging:
             self.tensors = {name: into.tensors[name][: len(t)].copy_(t) for name, t in self.tensors.items()}
 
     def parameters(self) -> list[Tensor]:
-        """In the network's order."""
+        """Return the stacked parameters, [k, *shape] each, in the network's order."""
         return [self.tensors[entry.name] for entry in self.layout.entries if not entry.is_buffer]
 
     def copy_into(self, target: Tensor, places: Tensor) -> None:
@@ -43,14 +43,14 @@ class Staging:
 
         Args:
             target: [rows, width].
-            places: the row of each model, long [k].
+            places: index of each model's row, long [k].
         """
         for entry in self.layout.entries:
             values = self.tensors[entry.name].reshape(len(places), -1).to(target.dtype)
             _write(target[:, entry.start : entry.stop], places, values)
 
     def finite(self) -> Tensor:
-        """Which models are free of NaN and infinity, bool [k]."""
+        """Return for each model whether it is free of NaN and infinity, bool [k]."""
         floating = (t.reshape(len(t), -1) for t in self.tensors.values() if t.is_floating_point() and t.numel())
         # Of torch's reductions these two are vectorised; they pass NaN on.
         extremes = [extreme for t in floating for extreme in (t.amin(1), t.amax(1))]
@@ -58,32 +58,32 @@ class Staging:
 
 
 def unpack(layout: Layout, read: Read) -> list[Tensor]:
-    """The parameters of k models, [k, *shape] each, in the memory layout of `Staging`.
+    """Read the parameters of k models, [k, *shape] each, into the memory layout of `Staging`.
 
     Args:
-        layout: columns of a row.
-        read: the models.
+        layout: the columns of a row.
+        read: reader of the models.
     """
     return [_unpack(entry, read) for entry in layout.entries if not entry.is_buffer]
 
 
 def memory(tensor: Tensor) -> Tensor:
-    """A stacked tensor in the order in which its numbers lie: contiguous, if it is laid out as `Staging` does."""
+    """Permute a stacked tensor to the order of its memory; it is contiguous then, if it has the layout of `Staging`."""
     return tensor.permute(0, 1, 3, 4, 2) if tensor.dim() == 5 else tensor
 
 
 def staged(tensor: Tensor) -> Tensor:
-    """A stacked tensor in the memory of `Staging`; a copy where it has five dimensions or is not contiguous."""
+    """Bring a stacked tensor into the memory layout of `Staging`; copy it if it is 5-dimensional or not contiguous."""
     if tensor.dim() != 5:
         return tensor.contiguous()
     return memory(tensor).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
 
 
 def row_of(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
-    """Stacked parameters as rows [k, width], with zeros in the place of buffers.
+    """Convert stacked parameters to rows [k, width], with zeros for buffers.
 
     Args:
-        layout: columns of a row.
+        layout: the columns of a row.
         tensors: parameters in the network's order, [k, *shape] each.
     """
     first = tensors[0]
@@ -103,7 +103,10 @@ def _unpack(entry: Entry, read: Read) -> Tensor:
 
 
 def _write(target: Tensor, places: Tensor, values: Tensor) -> None:
-    """Values [k, c] into rows `places` of columns [rows, c]; on a CPU one by one, twice as fast as by index."""
+    """Write values [k, c] into the rows `places` of a tensor [rows, c].
+
+    On a CPU rows are copied one by one, which is twice as fast as indexing.
+    """
     if target.device.type != "cpu":
         target.index_copy_(0, places.to(target.device), values)
         return

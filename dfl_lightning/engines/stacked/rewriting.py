@@ -1,4 +1,4 @@
-"""Rewriting a traced network: the same values and gradients, bit for bit, with less work."""
+"""Rewrites of a traced network that keep values and gradients bit for bit, and save work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import fx, nn
 
 
 def pool_before_relu(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
-    """Make relu -> max pool a max pool -> relu: the same numbers and gradients, with a quarter of the relu's work.
+    """Swap relu and a following max pool: same numbers and gradients, with a quarter of the relu's work.
 
     Args:
-        graph: of the network, changed in place.
-        layers: the network's, by name.
+        graph: graph of the network, changed in place.
+        layers: layers of the network, by name.
     """
     for pool in list(graph.nodes):
         if not _is(pool, layers, nn.MaxPool2d, F.max_pool2d):
@@ -36,11 +36,13 @@ _KEEPS_ITS_INPUT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, 
 
 
 def may_overwrite(relu: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
-    """Tell whether nothing else reads the relu's input, nor the backward pass of the layer that made it.
+    """Return True if a relu may overwrite its input.
+
+    It may if no other node reads the input, and the backward pass of the layer that produced it does not, either.
 
     Args:
-        relu: its node.
-        layers: the network's, by name.
+        relu: node of the relu.
+        layers: layers of the network, by name.
     """
     source = relu.args[0]
     if not isinstance(source, fx.Node) or len(source.users) > 1:

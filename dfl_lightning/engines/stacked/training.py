@@ -1,4 +1,4 @@
-"""The local training of one cohort: what an objective's `step` works on, for k clients at once."""
+"""Local training of one cohort: the job that an objective's `step` gets in the stacked engine, for k clients."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 class _RecordedPhase(Protocol):
-    """Steps of a phase that may be done over again; see `cuda_graphs.Recording`."""
+    """Steps of a phase that may be recorded and replayed; see `cuda_graphs.Recording`."""
 
     def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
-        """Keep the options of the parameter groups where the recorded steps read them."""
+        """Copy the options of the parameter groups to the memory from which recorded steps read them."""
 
     def step(self, job: StackedJob) -> None:
-        """Do a step, by a recording where there is one."""
+        """Do a step, by replaying a recording if there is one."""
 
 
 class _StaticMemory(Protocol):
-    """The memory of a cohort that recorded steps work on; see `cuda_graphs.Recordings`."""
+    """Static memory of a cohort, on which recorded steps work; see `cuda_graphs.Recordings`."""
 
     losses: Tensor
     samples: Tensor
@@ -50,61 +50,51 @@ class _StaticMemory(Protocol):
     numbers: dict[str, Tensor]
 
     def staging(self, name: str) -> Staging:
-        """Models of a row set."""
+        """Return the memory of a row set's models."""
 
     def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy a row set's tensors there."""
+        """Copy a row set's tensors into the static memory."""
 
     def keep_number(self, name: str, values: Tensor) -> Tensor:
-        """Copy the clients' numbers there."""
+        """Copy the clients' numbers into the static memory."""
 
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> _RecordedPhase | None:
-        """The recorded steps of a phase that begins now, if it has some."""
+        """Begin a phase, and return its recorded steps; None if its steps cannot be recorded."""
 
 
 class StackedModel:
-    """The clients' models of one row set while they are trained; see `TrainableModel`.
+    """Clients' models of one row set while they are trained; see `TrainableModel`.
 
     Args:
-        job: whose models they are.
-        name: of the row set; `models` are the ones whose losses the round reports.
-        staging: where they lie.
+        job: the cohort's job.
+        name: name of the row set; the round reports the losses of `models` only.
+        staging: memory of the models.
     """
 
     def __init__(self, job: StackedJob, name: str, staging: Staging) -> None:
         self._job, self.name, self.staging = job, name, staging
         self._whole = staging.parameters()
-        self._now: list[Tensor] = []  # of the first k clients
-        self._leaves: list[Tensor] = []  # of these, where they have been made
+        self._now: list[Tensor] = []  # Parameters of the first k clients.
+        self._leaves: list[Tensor] = []  # The same as leaves of autograd, if they have been made.
         self.optimizer: PrefixOptimizer | KeptOptimizer | None = None
 
-    # --- what an objective sees --------------------------------------------------------------------------------------
+    # --- interface for objectives -------------------------------------------------------------------------------------
     @property
     def params(self) -> list[Tensor]:
-        """Its parameters now, [k, *shape] each."""
+        """Present parameters, [k, *shape] each."""
         if not self._now or len(self._now[0]) != self._job.clients:
             self._now, self._leaves = self._job.first(self._whole), []
         return self._now
 
     @property
     def start(self) -> list[Tensor]:
-        """Its parameters at the start of the job, [k, *shape] each."""
+        """Parameters at the start of the job, [k, *shape] each."""
         return self._job.first(self._job.read("" if self.name == "models" else self.name))
 
     def grad(
         self, batch: StackedBatch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`.
-
-        Args:
-            batch: of k clients.
-            loss: default: the run's own.
-            extras: further tensors for `loss`, [k, ...] each.
-            at: parameters to take the gradient at; default: its own.
-
-        Raises:
-            ValueError: `loss` is not given and there are extras.
-        """
+        """Return gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`."""
         if loss is None and extras:
             raise ValueError("extras need a loss: grad(batch, loss, *extras)")
         stretches = self._job.stretches(batch)
@@ -114,53 +104,33 @@ class StackedModel:
     def hessian_product(
         self, batch: StackedBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Not here: stacked layers have a first derivative only; see `TrainableModel.hessian_product`.
-
-        Args:
-            batch: of k clients.
-            vector: [k, *shape] for each parameter.
-            at: parameters to take the Hessian at.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise a `UserError`, since stacked layers have first derivatives only."""
         name = type(self._job.context.config.objective).__name__
         raise UserError(
             f"objective {name} takes a second derivative, which stacked layers do not have; "
-            "give it stackable = False, or use --engine loop"
+            "add the class attribute stackable = False, or use --engine loop"
         )
 
     @torch.no_grad()
     def features(self, batch: StackedBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """The input of a layer, [k, B, ...]; see `TrainableModel.features`.
-
-        Args:
-            batch: of k clients.
-            layer: its name.
-            at: parameters to compute it with; default: its own.
-        """
+        """Return the input of a layer for this batch, [k, B, ...]; see `TrainableModel.features`."""
         params = self.params if at is None else at
-        found = []
+        inputs = []
         for first, stop in self._job.stretches(batch):
             with self._job.context.config.arithmetic(batch.inputs.device):
                 _, features = self._scores([p[first:stop] for p in params], batch, first, stop)
             part = features[layer]
-            missing = batch.labels.shape[1] - part.shape[1]  # what follows is never looked at
-            found.append(torch.cat([part, part[:, :1].expand(-1, missing, *part.shape[2:])], 1) if missing else part)
-        return found[0] if len(found) == 1 else torch.cat(found)
+            missing = batch.labels.shape[1] - part.shape[1]  # Padding; its values are never read.
+            inputs.append(torch.cat([part, part[:, :1].expand(-1, missing, *part.shape[2:])], 1) if missing else part)
+        return inputs[0] if len(inputs) == 1 else torch.cat(inputs)
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """The parameters after a step along each client's gradient, [k, *shape] each.
-
-        Args:
-            grads: [k, *shape] each.
-            length: Euclidean length of each client's step.
-        """
+        """Return the parameters after a step of this length up each client's gradient; see `TrainableModel.climbed`."""
         scale = length / lengths(grads).clamp(min=TINY)
         return [p + g * along(scale, g) for p, g in zip(self.params, grads, strict=True)]
 
     def update(self, grads: Sequence[Tensor]) -> None:
-        """One optimizer step of the phase's columns, after each client's own clipping."""
+        """Clip each client's gradients, and take one step of the optimizer on the phase's columns."""
         job, config = self._job, self._job.context.config
         trained = [(p, g) for p, g, wanted in zip(self.params, grads, job.trained, strict=True) if wanted]
         clipped = [g for _, g in trained]
@@ -175,39 +145,39 @@ class StackedModel:
 
     @torch.no_grad()
     def assign(self, values: Sequence[Tensor]) -> None:
-        """Put parameters in the place of its own, in the phase's columns."""
+        """Replace the parameters in the phase's columns by these values."""
         for p, value, wanted in zip(self.params, values, self._job.trained, strict=True):
             if wanted:
                 p.copy_(value)
 
     # --- the phases ---------------------------------------------------------------------------------------------------
     def begin(self, columns: Columns) -> None:
-        """A phase begins, that trains these columns with an optimizer of its own."""
+        """Begin a phase that trains these columns, with a fresh optimizer."""
         self._leaves, self.optimizer = [], None
         self._kept = {
             entry.name: self.staging.tensors[entry.name].clone()
             for entry in self._job.context.layout.entries
             if entry.is_buffer and not columns.holds(entry)
-        }  # buffers move in a forward pass even where nothing is trained
+        }  # A forward pass changes buffers even if the phase does not train them.
 
     def end(self) -> None:
-        """A phase ends: what it does not train is as it was."""
+        """End a phase: save the optimizer's state if it is kept, and restore the buffers that were not trained."""
         if isinstance(self.optimizer, KeptOptimizer):
             self.optimizer.save()
         for name, tensor in self._kept.items():
             self.staging.tensors[name].copy_(tensor)
 
     def of_job(self, job: StackedJob, staging: Staging, states: list[dict[str, Any]]) -> StackedModel:
-        """The same model in other memory, for another job.
+        """Copy the model for another job, with other memory.
 
         Args:
             job: the other job.
             staging: the other memory.
-            states: of the optimizer, one for each parameter.
+            states: states of the optimizer, one for each parameter.
         """
         other = StackedModel(job, self.name, staging)
-        own = self.optimizer if isinstance(self.optimizer, PrefixOptimizer) else job.fresh_optimizer()
-        other.optimizer = own.on_buffers(states)
+        optimizer = self.optimizer if isinstance(self.optimizer, PrefixOptimizer) else job.fresh_optimizer()
+        other.optimizer = optimizer.on_buffers(states)
         return other
 
     # --- gradients ----------------------------------------------------------------------------------------------------
@@ -228,7 +198,7 @@ class StackedModel:
         part = (slice(first, stop), slice(max(sizes)))
         with context.config.arithmetic(batch.inputs.device):
             scores, features = self._scores(leaves, batch, first, stop)
-            scores = scores.to(context.config.dtype)  # torch.vmap would let losses compute in what layers have reduced
+            scores = scores.to(context.config.dtype)  # In torch.vmap, losses would compute in the reduced precision.
             if loss is None:
                 losses = context.loss(scores, batch.labels[part], sizes, batch.weights[part])
             else:
@@ -244,13 +214,13 @@ class StackedModel:
             job.losses[first:stop].add_(losses.detach().double() * amounts)
             job.weights[first:stop].add_(amounts)
             job.samples[first:stop].add_(counts)
-        found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
-        return [filled(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
+        of_all = [next(grads) if leaf.requires_grad else None for leaf in leaves]
+        return [filled(g, leaf) for g, leaf in zip(of_all, leaves, strict=True)]
 
     def _scores(
         self, params: Sequence[Tensor], batch: StackedBatch, first: int, stop: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Scores of clients [first, stop) at their parameters, and the inputs of the layers that are asked for."""
+        """Compute scores of clients [first, stop) with these parameters; return them and the features by name."""
         job, context, sizes = self._job, self._job.context, batch.sizes[first:stop]
         tensors = {entry.name: p for entry, p in zip(job.parameters, params, strict=True)}
         for name in job.buffers:
@@ -262,15 +232,15 @@ class StackedModel:
         return scores, now.features
 
     def _leaves_of(self, at: Sequence[Tensor] | None, first: int, stop: int) -> list[Tensor]:
-        """Clients [first, stop) of the parameters, as what gradients are taken of; once for all steps if it can be."""
+        """Return the parameters of clients [first, stop) as leaves of autograd; reuse them in the next steps."""
         params = self.params if at is None else at
-        ours = at is None and stop - first == self._job.clients
-        if ours and self._leaves:
+        reusable = at is None and stop - first == self._job.clients
+        if reusable and self._leaves:
             return self._leaves
         leaves = [
             p[first:stop].detach().requires_grad_(wanted) for p, wanted in zip(params, self._job.trained, strict=True)
         ]
-        if ours:
+        if reusable:
             self._leaves = leaves
         return leaves
 
@@ -278,23 +248,23 @@ class StackedModel:
 class StackedJob:
     """Local training of a cohort; the `ctx` of an objective's `step`.
 
-    Clients are sorted by falling number of batches: those with batches left are the first k, and everything that an
-    objective sees has these k in front.
+    Clients are sorted by falling number of batches. Those with batches left are the first k, and the tensors that an
+    objective gets have these k clients as their leading dimension.
 
     Args:
-        context: what the jobs of an engine have in common.
-        bank: where models start from.
-        references: the starts, by falling number of batches of the owners.
+        context: the parts that all jobs of the engine share.
+        bank: the bank with the models.
+        references: the models that training starts from, by falling number of batches of their owners.
         training: see `Training`.
-        pool: asked now and then whether the work is still wanted.
-        recordings: whose memory is worked on, and which may do steps over again that it has seen.
+        pool: the threads; `pool.check` is called between steps.
+        recordings: static memory to work on, with recorded steps that may be replayed; None: fresh memory.
 
     Attributes:
-        models: that are trained, by row set.
+        models: the models that are trained, by row set.
         clients: k.
-        kept: row sets that the objective asked for; "" is the start.
-        memories: what optimizers remember that have taken a step, by the row set of their models.
-        trained: which parameters the phase trains.
+        kept: the rows that the objective has read, by row set; "" is the start.
+        memories: states of the optimizers that have taken a step, by the row set of their models.
+        trained: for each parameter, True if the phase trains it.
     """
 
     def __init__(
@@ -317,8 +287,8 @@ class StackedJob:
         self.clients = count = len(references)
         device = context.data.images.device
         if recordings is None:
-            self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
-            self.weights = torch.zeros(count, dtype=torch.float64, device=device)  # of these samples
+            self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # Sums over samples.
+            self.weights = torch.zeros(count, dtype=torch.float64, device=device)  # Sums of these samples' weights.
             self.samples = torch.zeros(count, dtype=torch.long, device=device)
         else:
             self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
@@ -328,12 +298,12 @@ class StackedJob:
         self.trained: list[bool] = []
         self._numbers = self._first_numbers()
         self._phase: Phase | None = None
-        self._counts = True  # whether losses of the phase are the round's
-        self.own_loss = False  # whether a step has taken the gradient of a loss of its own
+        self._counts = True  # True if the round reports the losses of the phase.
+        self.own_loss = False  # True if a step has passed its own loss to `grad`.
 
-    # --- what an objective sees --------------------------------------------------------------------------------------
+    # --- interface for objectives -------------------------------------------------------------------------------------
     def model(self, name: str = "models") -> StackedModel:
-        """The clients' models in a row set; see `JobContext.model`."""
+        """Return the clients' models in a row set; see `JobContext.model`."""
         if name not in self.models:
             self._check(name)
             assert self._phase is not None
@@ -344,56 +314,41 @@ class StackedJob:
         return self.models[name]
 
     def rows(self, name: str) -> list[Tensor]:
-        """The owners' rows of a row set, [k, *shape] for each parameter."""
+        """Return the clients' rows of a row set, [k, *shape] for each parameter; see `JobContext.rows`."""
         self._check(name)
         return self.first(self.read(name))
 
     @property
     def lr(self) -> float | Tensor:
-        """The learning rate of the round."""
+        """Learning rate of the round."""
         rate: float | Tensor = self._hyperparameters[0]["lr"]
         return rate
 
     def number(self, name: str) -> Tensor:
-        """The clients' numbers, [k]; see `JobContext.number`."""
+        """Return the clients' numbers, [k]; see `JobContext.number`."""
         self._check_number(name)
-        return self._numbers[name][: self.clients].clone()  # `set_number` writes into the memory of recorded steps
+        return self._numbers[name][: self.clients].clone()  # `set_number` writes into this memory.
 
     def set_number(self, name: str, value: Tensor) -> None:
-        """Replace the clients' numbers; see `JobContext.set_number`.
-
-        Args:
-            name: declared in `numbers`.
-            value: [k].
-        """
+        """Replace the clients' numbers by others, [k]; see `JobContext.set_number`."""
         self._check_number(name)
         self._numbers[name][: self.clients].copy_(value.detach())
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product over all parameters of each client, [k].
-
-        Args:
-            a: [k, *shape] for each parameter.
-            b: likewise.
-        """
+        """Return each client's inner product of two lists of tensors [k, *shape] over all parameters, [k]."""
         return torch.stack([_in_line(x * y).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
 
     def next_batch(self) -> StackedBatch:
-        """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
+        """Return the next batch of the first k clients; draw one more epoch for clients whose batches are all taken."""
         return self._source.next(self.clients)
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
-        """The run's own loss of one client's batch, a scalar.
-
-        Args:
-            scores: logits [B, C].
-            batch: with the labels.
-        """
+        """Return the run's own loss of one client's batch, a scalar; see `JobContext.loss`."""
         return self.context.config.loss(scores, batch.labels)
 
-    # --- the job itself -----------------------------------------------------------------------------------------------
+    # --- execution ----------------------------------------------------------------------------------------------------
     def run(self) -> dict[str, Staging]:
-        """All phases; the models by row set."""
+        """Run all phases, and return the models by row set."""
         phases = [phase for phase in self._training.phases if not phase.duration.is_empty]
         for phase in phases:
             self._run(phase, phase is phases[-1])
@@ -414,7 +369,7 @@ class StackedJob:
         step = phase.objective.step if recording is None else recording.step
         self._counts = phase.objective.reports_loss
         if self._counts:
-            self.losses.zero_()  # reported: the last phase
+            self.losses.zero_()  # The round reports the losses of the last phase.
             self.weights.zero_()
             self.samples.zero_()
         while self._narrow():
@@ -427,11 +382,7 @@ class StackedJob:
             model.end()
 
     def optimizer(self, name: str) -> PrefixOptimizer | KeptOptimizer:
-        """The user's optimizer of the phase's columns, going on from the clients' states where these are kept.
-
-        Args:
-            name: the row set of the models that it is for.
-        """
+        """Make the optimizer of a row set's models for the phase's columns, with the clients' kept states if any."""
         memory = self._training.memory
         if memory is None:
             return self.fresh_optimizer()
@@ -444,13 +395,13 @@ class StackedJob:
         return KeptOptimizer(self._make_optimizer, self.memories[name], self._places)
 
     def fresh_optimizer(self) -> PrefixOptimizer:
-        """The user's optimizer of the phase's columns, without a state."""
+        """Make an optimizer for the phase's columns, without a state."""
         return PrefixOptimizer(self._make_optimizer)
 
     @property
     def _places(self) -> list[int]:
-        """The parameters that the phase trains."""
-        return [place for place, wanted in enumerate(self.trained) if wanted]
+        """Indices of the parameters that the phase trains."""
+        return [index for index, wanted in enumerate(self.trained) if wanted]
 
     @property
     def _make_optimizer(self) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
@@ -460,13 +411,13 @@ class StackedJob:
     def on_buffers(
         self, clients: int, memory: _StaticMemory, source: BatchSource, states: dict[str, list[dict[str, Any]]]
     ) -> StackedJob:
-        """The same work on static memory: what a recorded step sees.
+        """Copy the job for a recorded step, which works on static memory.
 
         Args:
-            clients: the first so many.
-            memory: static models, losses and counts.
-            source: of the batches.
-            states: of the optimizers, by row set.
+            clients: number of clients; they are the first ones.
+            memory: the static memory of models, losses and counts.
+            source: the source of batches.
+            states: states of the optimizers, by row set.
         """
         other = copy.copy(self)
         other.kept, other._source, other.clients = memory.kept, source, clients
@@ -478,7 +429,7 @@ class StackedJob:
         return other
 
     def mean_gradients(self) -> list[Tensor]:
-        """Gradients of each client's mean loss over its data (or its first batches), [c, *shape] each."""
+        """Return gradients of each client's mean loss over its data, or its first batches, [c, *shape] each."""
         main = self.models["models"]
         self._freeze(self.context.layout.all)
         self.feed.draw(Duration(1))
@@ -496,16 +447,16 @@ class StackedJob:
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """The clients' numbers now, [c] by name."""
+        """Present numbers of all clients of the job, [c] by name."""
         count = len(self._references)
         return {name: values[:count] for name, values in self._numbers.items()}
 
     def first(self, tensors: list[Tensor]) -> list[Tensor]:
-        """What belongs to the first k clients."""
+        """Return views of the first k clients' part of each tensor."""
         return [t[: self.clients] for t in tensors]
 
     def read(self, name: str) -> list[Tensor]:
-        """A row set, "" for the start, of all clients of the job; brought once to where steps find it."""
+        """Read a row set of all clients of the job; "" is the start. Each row set is read once and kept in `kept`."""
         if name not in self.kept:
             references = References.rows(name, self._references.owners) if name else self._references
             tensors = unpack(self.context.layout, self._bank.reader(references))
@@ -513,10 +464,10 @@ class StackedJob:
         return self.kept[name]
 
     def stretches(self, batch: StackedBatch) -> list[tuple[int, int]]:
-        """Clients [first, stop) that go through the network together.
+        """Divide the clients into stretches [first, stop) that are computed together.
 
-        All of them, unless the samples of a batch meet (batch norms) and padding would take part: then only neighbours
-        with equally many samples go together.
+        There is one stretch, unless samples of a batch interact (as in batch norms) and padding would change results:
+        then a stretch has neighbours with equally many samples.
         """
         network = self.context.network
         if network.masks_padding or not network.couples_samples:
@@ -529,21 +480,21 @@ class StackedJob:
         return stretches
 
     def _narrow(self) -> bool:
-        """Look at the clients with batches left only; False where none is left."""
+        """Set k to the number of clients with batches left; return False if there is none."""
         self.clients = self.feed.waiting()
         return bool(self.clients)
 
     def _freeze(self, columns: Columns) -> None:
-        """Only entries inside `columns` are trained."""
+        """Freeze all parameters outside of `columns`."""
         self.trained = [entry.trainable and columns.holds(entry) for entry in self.parameters]
 
     def _first_numbers(self) -> dict[str, Tensor]:
-        """The clients' numbers at the start of the job, where steps find them."""
-        device, dtype, found = self.context.data.images.device, self.context.config.dtype, {}
+        """Copy the clients' numbers at the start of the job to the memory that steps use."""
+        device, dtype, numbers = self.context.data.images.device, self.context.config.dtype, {}
         for name in self._training.numbers:
             values = self._bank.number(name)[self._references.owners].to(device, dtype)
-            found[name] = values if self._recordings is None else self._recordings.keep_number(name, values)
-        return found
+            numbers[name] = values if self._recordings is None else self._recordings.keep_number(name, values)
+        return numbers
 
     def _check_number(self, name: str) -> None:
         undeclared = "" if self._phase is None else self._phase.objective.declares_number(name)
@@ -557,32 +508,25 @@ class StackedJob:
 
 
 def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:
-    """Scale each client's gradients to a common norm of at most `largest`.
+    """Scale down each client's gradients, [k, *shape] each, to a Euclidean norm of at most `largest`.
 
-    Args:
-        grads: [k, *shape] each.
-        largest: Euclidean norm over all parameters of a client.
+    The norm is over all parameters of a client.
     """
     scale = (largest / (lengths(grads) + 1e-6)).clamp(max=1.0)
     return [g * along(scale, g) for g in grads]
 
 
 def lengths(grads: Sequence[Tensor]) -> Tensor:
-    """Euclidean length of each client's gradient, [k], from [k, *shape] each."""
+    """Compute the Euclidean length of each client's gradient, [k], from tensors [k, *shape] for all parameters."""
     norms = torch.stack([torch.linalg.vector_norm(_in_line(g), dim=1) for g in grads])
     return torch.linalg.vector_norm(norms, dim=0)
 
 
 def _in_line(tensor: Tensor) -> Tensor:
-    """Each client's numbers in one line: [k, *shape] -> [k, numbers], also of a single number."""
+    """Flatten a tensor [k, *shape] to [k, numbers], also if the shape is empty."""
     return tensor.unsqueeze(-1).flatten(1)
 
 
 def along(numbers: Tensor, tensor: Tensor) -> Tensor:
-    """A number for each client, shaped to multiply a stacked tensor: [k, 1, ...].
-
-    Args:
-        numbers: [k].
-        tensor: [k, ...].
-    """
+    """Reshape clients' numbers [k] to [k, 1, ...], so that they multiply a stacked tensor [k, ...]."""
     return numbers.view(-1, *[1] * (tensor.dim() - 1))

@@ -269,7 +269,7 @@ class Unsaid(Proximal):
 
 
 def test_an_objective_that_does_not_say_so_is_not_stacked(federation, naive):
-    sentence = "objective Unsaid does not say stackable = True"
+    sentence = "objective Unsaid does not declare stackable = True"
     with pytest.raises(CannotStack, match=sentence):
         federation(objective=Unsaid(), engine=StackedEngine)
     with pytest.raises(UserError, match=sentence):
