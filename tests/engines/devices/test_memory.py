@@ -192,7 +192,7 @@ def test_nothing_is_timed_without_a_choice(small_run, watch, free):
         run.trainer.validate(run.module, datamodule=run.data)
     assert watch.asked == 0
     assert re.search(
-        r"GPU memory: \d+\.\d kB predicted for the widest cohort of 1\.0 GB free beside rows and data", text
+        r"GPU memory: \d+\.\d kB predicted for the widest cohort of 1\.0 GB that rows and data leave free", text
     )
     rows = explained.module.bank.boundary.rows
     assert explained.module.engine.config.room == 10**9 - 2 * sum(t.numel() * 4 for t in rows.values())

@@ -421,7 +421,7 @@ def test_several_answers_per_sample_prevent_recording(federation, monkeypatch):
         "dfl_lightning.engines.trials.trial.try_loss", lambda *_: False
     )  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
-    assert "several answers a sample" in obstacle(f.engine._context, f.data.images[:2])
+    assert "several targets for each sample" in obstacle(f.engine._context, f.data.images[:2])
 
 
 def test_few_buckets_cover_all_clients():

@@ -1,1 +1,1 @@
-"""Decisions and recordings of the stacked engine on a GPU."""
+"""Memory, measurements and recorded steps of the stacked engine on a GPU."""

@@ -1,4 +1,4 @@
-"""The time of a step on a GPU, for decisions that depend on the card."""
+"""Measurement of a step's time on a GPU, and the choice of convolution methods by it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,26 @@ from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import is_out_of_memory
 
 PASSES = 5
-"""Of how many passes the fastest counts, after two that count for nothing."""
+"""Number of timed passes, whose fastest one counts; two passes before them only warm up."""
 
 WORTHWHILE = 0.97
-"""A layer is unfolded where a step then takes at most this share of its time: less is noise."""
+"""Largest share of a step's time at which unfolding a layer counts as faster; smaller gains are noise."""
 
 
 class StepTimer:
-    """Times forward and backward passes of k clients with full batches, in the memory that training has.
+    """Timer of a forward and backward pass of k clients with full batches, in the memory that training has.
 
     Args:
-        context: what the jobs of an engine have in common.
+        context: the parts that all jobs of the engine share.
         clients: k.
-        recorder: records the passes, where the run's steps are recorded.
+        recorder: recorder of the pass; None: steps are not recorded.
     """
 
     def __init__(self, context: StackedContext, clients: int, recorder: Recorder | None = None) -> None:
         self._context, self._clients, self._recorder = context, clients, recorder
 
     def __call__(self) -> float:
-        """Seconds of one pass, with the convolutions unfolded that the network's `unfolded` names now.
-
-        Infinite where the GPU's memory is not enough.
-        """
+        """Measure the seconds of one pass with the network's present `unfolded`; infinity if memory is not enough."""
         try:
             with torch.enable_grad():
                 run = self._pass()
@@ -52,7 +49,7 @@ class StepTimer:
             give_back(self._context.data.images.device)
 
     def _pass(self) -> Callable[[], object]:
-        """A pass, recorded where that can be."""
+        """Return a function that does a pass; it replays a recording if the pass can be recorded."""
         context, clients, size = self._context, self._clients, self._context.config.batch_size
         device = context.data.images.device
         row = context.layout.flatten(context.network.network, context.config.dtype).to(device).expand(clients, -1)
@@ -74,7 +71,7 @@ class StepTimer:
             return run
         try:
             return self._recorder.record(run)
-        except Exception as error:  # what cannot be recorded will not be in training either
+        except Exception as error:  # Training cannot record such a pass, either.
             if is_out_of_memory(error):
                 raise
             return run
@@ -93,15 +90,15 @@ def choose_unfolded(
     seconds: Callable[[], float],
     allowed: Callable[[frozenset[str]], bool] = lambda names: True,
 ) -> frozenset[str]:
-    """Unfold, one after the other, those convolutions that make the whole network faster.
+    """Try to unfold the convolutions one after the other, and keep each choice that makes the whole network faster.
 
     Args:
-        network: its `unfolded` is set to the choice.
-        seconds: the time of a forward and backward pass of the network as it is set; infinite where it fails.
-        allowed: whether there is room for these layers' patches; others are not tried.
+        network: the network; its `unfolded` is set to the choice.
+        seconds: measures a forward and backward pass of the network with its present `unfolded`; infinity if it fails.
+        allowed: names of layers -> True if there is memory for their patches; other choices are not tried.
 
     Returns:
-        Names of the layers.
+        The names of the unfolded layers.
     """
     network.unfolded = frozenset()
     candidates = [name for name in network.can_be_unfolded() if allowed(frozenset({name}))]
@@ -109,9 +106,9 @@ def choose_unfolded(
     for name in candidates:
         before = network.unfolded
         network.unfolded = before | {name}
-        found = seconds() if allowed(network.unfolded) else math.inf
-        if found < math.inf and found <= WORTHWHILE * best:
-            best = found
+        measured = seconds() if allowed(network.unfolded) else math.inf
+        if measured < math.inf and measured <= WORTHWHILE * best:
+            best = measured
         else:
             network.unfolded = before
     return network.unfolded

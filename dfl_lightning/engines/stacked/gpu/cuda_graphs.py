@@ -1,9 +1,9 @@
-"""Steps of a cohort that are recorded once and then replayed: on a GPU, launching them costs more than doing them.
+"""Recorded steps of a cohort, which are replayed: on a GPU, launching the kernels of a step may cost most of its time.
 
-A recording knows addresses, not names. So everything that a step reads or writes lies still from round to round:
-models, optimizer state, batches, learning rate, sums of losses. A step is recorded for a *bucket* of clients, a few
-sizes that falling numbers of clients are rounded up to; the clients in between, who are done, go through it too and get
-their numbers back afterwards.
+A recording contains addresses, not names. So all that a step reads or writes is in static memory, at the same addresses
+in all rounds: models, optimizer states, batches, learning rates, sums of losses. Steps are recorded for a few numbers
+of clients, the *buckets*. When the number of clients with steps left falls, it is rounded up to the next bucket:
+clients that have finished take part in the replay, and get their values back afterwards.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from dfl_lightning.engines.stacked.training import StackedJob
 
 FEWEST_STEPS = 8
-"""Phases with fewer steps are not recorded: it would cost more than it gains."""
+"""Least number of steps of a phase that is recorded; with fewer, recording would cost more than it saves."""
 
 MOST_BUCKETS = 8
+"""Largest number of buckets."""
 
 Replay = Callable[[], object]
 
 
 class Recorder(Protocol):
-    """What records a step."""
+    """Recorder of steps."""
 
     def record(self, step: Callable[[], None]) -> Replay:
-        """Call `step` as often as it takes to know it; return what does the same again, on the same memory."""
+        """Call `step` as often as needed; return a function that does the same again, on the same memory."""
 
 
 class CudaGraphs:
-    """Records with CUDA graphs, which share one pool of memory: nothing in it outlives a replay."""
+    """Recorder with CUDA graphs, which share one memory pool, since none of its tensors is needed after a replay."""
 
     def __init__(self) -> None:
         self._pool, self._side = torch.cuda.MemPool(), torch.cuda.Stream()
 
     def record(self, step: Callable[[], None]) -> Replay:
-        """Once to warm up, on a stream of its own as torch asks for, and once to record.
+        """Call the step once to warm up, on a side stream as torch requires, and once to record it.
 
-        Both times in the pool, so that activations are there once. What steps before left in torch's cache is given
-        back first.
+        Both calls use the pool, so that it holds activations only once. Torch's cache is emptied first.
         """
         present = torch.cuda.current_stream()
         torch.cuda.empty_cache()
@@ -65,19 +65,19 @@ class CudaGraphs:
             with torch.cuda.stream(self._side), torch.cuda.use_mem_pool(self._pool):
                 step()
             present.wait_stream(self._side)
-            graph = torch.cuda.CUDAGraph()  # all versions of torch take the pool's id, only new ones the pool itself
+            graph = torch.cuda.CUDAGraph()  # All versions of torch accept the pool's id, only new ones the pool itself.
             with torch.cuda.graph(graph, pool=self._pool.id, stream=self._side):  # type: ignore[arg-type]
                 step()
         finally:
-            torch.cuda.set_stream(present)  # a recording that fails leaves its own one
+            torch.cuda.set_stream(present)  # A recording that fails leaves its side stream set.
         return graph.replay
 
 
 def obstacle(context: StackedContext, example: Tensor) -> str:
-    """Why the steps of a run cannot be recorded, in a few words; empty where they can.
+    """Say in a few words why the steps of a run cannot be recorded; return an empty string if they can.
 
     Args:
-        context: what the jobs of the engine have in common.
+        context: the parts that all jobs of the engine share.
         example: two inputs, [2, ...].
     """
     config, network = context.config, context.network
@@ -85,28 +85,28 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
         per_sample = network.network.eval()(example).dim() == 2
     for phase in config.objective.phases(context.layout, Duration(1), 0):
         if _tape_name(phase.objective, config.objective) is None:
-            return f"objective {type(config.objective).__name__} leaves steps to another one"
+            return f"objective {type(config.objective).__name__} leaves steps to another objective"
         if not phase.objective.recordable:
-            return f"objective {type(phase.objective).__name__} does not say recordable = True"
+            return f"objective {type(phase.objective).__name__} does not declare recordable = True"
     if context.loss.is_cross_entropy and not per_sample:
-        return "the loss is a cross-entropy of several answers a sample"
+        return "the loss is a cross-entropy with several targets for each sample"
     if not context.optimizer.works_on_tensors_alone(context.data.images.device):
         return "the optimizer needs numbers on the CPU"
     if config.keeps_optimizer:
-        return "model.keep_optimizer goes on from states that recorded steps do not know"
+        return "model.keep_optimizer continues from states that recorded steps do not read"
     if config.scheduled:
-        return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step keeps"
+        return f"the schedule changes {' and '.join(config.scheduled)}, which are fixed in a recorded step"
     return ""
 
 
 def _tape_name(rule: LocalRule, own: LocalRule) -> str | None:
-    """What the recorded steps of a rule are kept by; None where each phase may have another object."""
-    name: str | None = vars(type(rule)).get("recorded_as")  # not inherited: a subclass may have steps of its own
+    """Return the name under which a rule's recorded steps are kept; None if each phase may have another object."""
+    name: str | None = vars(type(rule)).get("recorded_as")  # Not inherited: a subclass may have another `step`.
     return name or ("the run's own" if rule is own else None)
 
 
 def buckets_of(clients: int) -> list[int]:
-    """Numbers of clients that steps are recorded for, ascending.
+    """Return the numbers of clients for which steps are recorded, ascending.
 
     Examples:
         >>> buckets_of(100), buckets_of(3), buckets_of(1)
@@ -117,20 +117,20 @@ def buckets_of(clients: int) -> list[int]:
 
 
 class Recordings:
-    """The memory of one cohort that lies still, and the steps recorded on it.
+    """Static memory of a cohort, and the steps that are recorded on it.
 
     Args:
-        context: what the jobs of an engine have in common.
-        clients: of the cohort, c.
+        context: the parts that all jobs of the engine share.
+        clients: number of clients of the largest cohort, c.
         recorder: see `Recorder`.
 
     Attributes:
-        losses: sums over samples, float64 [c].
+        losses: sums of losses over samples, float64 [c].
         samples: numbers of samples, int64 [c].
-        weights: sums of their weights, float64 [c].
-        kept: row sets that the objective reads, [c, *shape] for each parameter.
+        weights: sums of the samples' weights, float64 [c].
+        kept: row sets that the objective reads, by name: [c, *shape] for each parameter.
         numbers: the clients' numbers, [c] by name.
-        failure: why nothing is recorded any more; empty while it is.
+        failure: reason why steps are not recorded any more; empty if they are.
     """
 
     def __init__(self, context: StackedContext, clients: int, recorder: Recorder) -> None:
@@ -150,7 +150,7 @@ class Recordings:
         self._of: dict[tuple[str, Columns], Recording] = {}
 
     def staging(self, name: str) -> Staging:
-        """Models of c clients, of a row set."""
+        """Return the static memory for models of c clients in a row set; allocate it in the first call."""
         if name not in self._stagings:
             make = self._zeros
             self._stagings[name] = Staging(self.context.layout, lambda start, stop: make(self.clients, stop - start))
@@ -158,14 +158,14 @@ class Recordings:
 
     @property
     def stagings(self) -> list[Staging]:
-        """Of all row sets that have been trained."""
+        """Static memory of all row sets that have been trained."""
         return list(self._stagings.values())
 
     def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy a row set's tensors to static memory.
 
         Args:
-            name: of the row set.
+            name: name of the row set.
             tensors: [k, *shape] each.
 
         Returns:
@@ -176,27 +176,22 @@ class Recordings:
         return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
 
     def keep_number(self, name: str, values: Tensor) -> Tensor:
-        """Copy the clients' numbers to static memory, all of which is returned, [c].
-
-        Args:
-            name: of the number.
-            values: [k].
-        """
+        """Copy the clients' numbers [k] to the first k entries of static memory, and return all of it, [c]."""
         if name not in self.numbers:
             self.numbers[name] = self._zeros(self.clients)
         self.numbers[name][: len(values)].copy_(values)
         return self.numbers[name]
 
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
-        """The recorded steps of a phase that begins now; None if it has too few steps, or options that change.
+        """Begin a phase, and return its recorded steps; None if it has too few steps, or other options than `lr`.
 
-        Recorded are phases of the run's own objective, and of rules that allow it by `recorded_as`: fine-tuning has a
-        new object of plain descent at every evaluation, but its steps read nothing that differs between objects.
+        Phases of the run's own objective are recorded, and those of rules that allow it by `recorded_as`: fine-tuning
+        uses a new object of plain descent in every evaluation, but the steps of these objects do not differ.
 
         Args:
-            phase: what the steps do.
-            feed: the batches of the phase.
-            hyperparameters: of each parameter group.
+            phase: the phase.
+            feed: the source of the phase's batches.
+            hyperparameters: options of each parameter group.
         """
         name = _tape_name(phase.objective, self.context.config.objective)
         if self.failure or name is None or feed.steps < FEWEST_STEPS:
@@ -210,7 +205,7 @@ class Recordings:
         return self._of[key]
 
     def give_up(self, error: Exception) -> None:
-        """Record nothing any more, and forget what has been."""
+        """Stop recording for the rest of the run, forget all recordings, and warn."""
         self.failure = f"a step cannot be recorded ({reason(error)})"
         for recording in self._of.values():
             recording.forget()
@@ -219,46 +214,46 @@ class Recordings:
 
 
 class Recording:
-    """The steps of one phase.
+    """Recorded steps of one phase.
 
     Args:
-        memory: what they work on.
+        memory: the static memory.
 
     Attributes:
-        rates: learning rate of each of the optimizer's groups, []; torch's fused kernels read them as float32.
+        rates: learning rate of each of the optimizer's groups, a scalar tensor; float32, as torch's fused kernels need.
     """
 
     def __init__(self, memory: Recordings) -> None:
         self._memory = memory
         device, groups = memory.losses.device, memory.context.optimizer.groups
         self.rates = [torch.zeros((), device=device) for _ in groups]
-        self._states: dict[str, list[dict[str, Any]]] = {}  # of the optimizer of each row set's models
-        self._models: tuple[str, ...] = ()  # row sets whose models a step works on
+        self._states: dict[str, list[dict[str, Any]]] = {}  # Optimizer states by the row set of the models.
+        self._models: tuple[str, ...] = ()  # Row sets whose models a step trains.
         self._batches: StaticBatches | None = None
-        self._replays: dict[tuple[int, bool], Replay] = {}  # by bucket, and whether batches may be padded
-        self._read: tuple[str, ...] = ()  # row sets that a step reads; "" is the start
-        self._zeros: bool | None = None  # whether a state of zeros is as good as none; see `starts_from_zeros`
-        self._own_loss = False  # whether a step has a loss of its own, which wants to know how long batches are
+        self._replays: dict[tuple[int, bool], Replay] = {}  # By bucket, and by whether batches may be padded.
+        self._read: tuple[str, ...] = ()  # Row sets that a step reads; "" is the start.
+        self._zeros: bool | None = None  # True if a state of zeros equals no state; see `starts_from_zeros`.
+        self._own_loss = False  # True if a step passes its own loss to `grad`, which needs exact batch sizes.
         self._aside: tuple[tuple[int, int], list[Tensor], list[Tensor]] | None = None
 
     def begin(self, phase: Phase) -> None:
-        """A phase begins, in a new round for example: with a fresh state of the optimizer."""
+        """Begin a phase, for example in a new round, with a fresh state of the optimizer."""
         self._phase, self._first, self._clients = phase, True, 0
 
     def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
-        """The learning rates of a round, put where they lie still; other options stay as they are (see `obstacle`)."""
+        """Copy the round's learning rates to static memory, and return the options that steps read."""
         present = []
         for rate, fields, options in zip(
             self.rates, hyperparameters, self._memory.context.optimizer.groups, strict=True
         ):
             still: dict[str, Any] = {"lr": rate.fill_(fields["lr"])}
             if rate.is_cuda and "capturable" in options:
-                still["capturable"] = True  # its step counts stay on the device
+                still["capturable"] = True  # Then the optimizer's step counts stay on the device.
             present.append(still)
         return tuple(present)
 
     def step(self, job: StackedJob) -> None:
-        """One step of the phase for the first `job.clients`."""
+        """Do one step of the phase for the first `job.clients` clients, by a replay if possible."""
         step, feed = self._phase.objective.step, job.feed
         if self._memory.failure:
             step(job)
@@ -284,20 +279,22 @@ class Recording:
         self._batches.fill(job)
         bucket = next(size for size in self._memory.buckets if size >= job.clients)
         if (bucket, padded) not in self._replays and not self._record(job, bucket, padded, exact=not masks_all):
-            step(job.on_buffers(job.clients, self._memory, self._batches, self._states))  # its batches have been taken
+            # The batches have been taken already, so the ordinary step reads them from static memory.
+            step(job.on_buffers(job.clients, self._memory, self._batches, self._states))
             return
         done = slice(job.clients, min(bucket, self._clients))
         self._keeping(done, self._replays[bucket, padded])
 
     def forget(self) -> None:
-        """Let go of what has been recorded."""
+        """Delete all recordings of the phase."""
         self._replays, self._aside = {}, None
 
     def _starts_from_zeros(self, job: StackedJob) -> bool:
-        """Begin with states of zeros instead of none, so that the first step, too, is a replay.
+        """Try to begin with states of zeros instead of none, so that the first step, too, can be a replay.
 
-        Not where the optimizer begins in another way, nor in the very first phase, whose first step shows how many
-        batches a step takes and what the optimizer remembers.
+        Returns:
+            False if zeros are not the optimizer's first state, and in the first phase, whose first step must show how
+            many batches a step takes and which states the optimizer has.
         """
         if self._zeros is None:
             trained = [like for like, wanted in zip(job.model().params, job.trained, strict=True) if wanted]
@@ -306,7 +303,7 @@ class Recording:
             return False
         for value in self._remembered():
             value.zero_()
-        for name in self._read:  # of this round, before anything changes
+        for name in self._read:  # Read the rows of this round before any step changes them.
             job.read(name)
         for name in self._models:
             model = job.model(name)
@@ -314,7 +311,7 @@ class Recording:
         return True
 
     def _settle(self, job: StackedJob, batches: int) -> None:
-        """Move what the first step has made to where it lies still."""
+        """Move the optimizer states that the first step has created to static memory, and note what a step uses."""
         if self._batches is None or self._batches.batches != batches:
             self._batches, self._replays = StaticBatches(self._memory, batches), {}
         self._read, self._models, self._own_loss = tuple(job.kept), tuple(job.models), job.own_loss
@@ -328,8 +325,8 @@ class Recording:
         for state, static in zip(states, self._states[model], strict=True):
             for name, value in state.items():
                 if torch.is_tensor(value):
-                    place = static[name][: len(value)] if value.dim() else static[name]
-                    state[name] = place.copy_(value)
+                    target = static[name][: len(value)] if value.dim() else static[name]
+                    state[name] = target.copy_(value)
 
     def _static(self, value: Any) -> Any:
         if not torch.is_tensor(value) or not value.dim():
@@ -337,10 +334,10 @@ class Recording:
         return value.new_zeros((self._memory.clients, *value.shape[1:]))
 
     def _record(self, job: StackedJob, bucket: int, padded: bool, exact: bool) -> bool:
-        """Record the step for the first `bucket` clients, and undo what that did; see `StaticBatches.padded`.
+        """Record the step for the first `bucket` clients, and undo its changes; see `StaticBatches` for the flags.
 
         Returns:
-            Whether that was possible. If not, nothing is recorded any more.
+            True if it has been recorded. If False, the rest of the run is not recorded.
         """
         assert self._batches is not None
         self._batches.padded, self._batches.exact = padded, exact
@@ -350,15 +347,15 @@ class Recording:
         try:
             before = [tensor.clone() for tensor in touched]
             self._replays[bucket, padded] = self._memory.recorder.record(lambda: step(other))
-        except Exception as error:  # of the user's operations too, which then fail or not without being recorded
+        except Exception as error:  # If a user's operation fails, it fails again in the ordinary step.
             self._memory.give_up(error)
-        for tensor, value in zip(touched, before, strict=False):  # none where there was no memory for copies
+        for tensor, value in zip(touched, before, strict=False):  # `before` is empty if memory was short for copies.
             tensor.copy_(value)
         self._batches.rewind()
         return not self._memory.failure
 
     def _touched(self) -> list[Tensor]:
-        """Everything that a step changes and that has a row for each client."""
+        """List all tensors that a step changes and that have a row for each client."""
         memory = self._memory
         states = [value for value in self._remembered() if value.dim()]
         models = [tensor for staging in memory.stagings for tensor in staging.tensors.values()]
@@ -369,29 +366,29 @@ class Recording:
         return [value for state in several for value in state.values() if torch.is_tensor(value)]
 
     def _keeping(self, rows: slice, replay: Replay) -> None:
-        """Replay, but leave the rows of clients who are done as they are."""
+        """Run a replay, and restore the rows of clients that have finished."""
         if rows.start >= rows.stop:
             replay()
             return
         if self._aside is None or self._aside[0] != (rows.start, rows.stop):
-            places = [tensor[rows] for tensor in self._touched()]
-            self._aside = ((rows.start, rows.stop), places, [torch.empty_like(place) for place in places])
-        _, places, aside = self._aside
-        torch._foreach_copy_(aside, places)
+            finished = [tensor[rows] for tensor in self._touched()]
+            self._aside = ((rows.start, rows.stop), finished, [torch.empty_like(tensor) for tensor in finished])
+        _, finished, aside = self._aside
+        torch._foreach_copy_(aside, finished)
         replay()
-        torch._foreach_copy_(places, aside)
+        torch._foreach_copy_(finished, aside)
 
 
 class StaticBatches:
-    """Where the batches of a step are put before it is replayed; each is padded to full size.
+    """Static memory for the batches of a step, filled before the step is replayed; batches are padded to full size.
 
     Args:
-        memory: of the cohort.
-        batches: that a step takes.
+        memory: the static memory of the cohort.
+        batches: number of batches that a step takes.
 
     Attributes:
-        padded: whether batch norms of a step have to look for padding; a recording for whole batches is shorter.
-        exact: whether all batches are known to be of full size.
+        padded: True if batches may have padding, which batch norms must ignore; steps on whole batches are faster.
+        exact: True if all batches are known to be of full size.
     """
 
     def __init__(self, memory: Recordings, batches: int) -> None:
@@ -408,7 +405,7 @@ class StaticBatches:
         self.exact, self._next = False, 0
 
     def fill(self, job: StackedJob) -> None:
-        """Take the batches of the next step."""
+        """Take the batches of the next step from the job's feed."""
         for turn in range(self.batches):
             taken, real, _ = job.feed.take(job.clients)
             self._index[turn, : job.clients].copy_(taken)
@@ -419,11 +416,11 @@ class StaticBatches:
                 self._drawn[turn, : job.clients].copy_(job.feed.drawn)
 
     def rewind(self) -> None:
-        """Begin with the first batch again, wherever a step has ended."""
+        """Start again with the first batch."""
         self._next = 0
 
     def next(self, clients: int) -> StackedBatch:
-        """The batches in turn, gathered inside the step."""
+        """Return the next batch, whose samples are gathered inside of the recorded step."""
         turn, self._next = self._next, (self._next + 1) % self.batches
         config = self._context.config
         drawn = None if self._drawn is None else self._drawn[turn, :clients]

@@ -1,4 +1,4 @@
-"""What a step of one client takes of a GPU's memory, found without computing anything."""
+"""Memory of one client's step on a GPU, determined without computing numbers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from dfl_lightning.utils.errors import is_out_of_memory, reason
 
 @dataclass(frozen=True)
 class Footprint:
-    """One client, one step of full batches.
+    """Memory of one client in a step with full batches.
 
     Args:
-        step: bytes of a forward and backward pass at its highest point, model and gradients included.
-        rest: bytes of what lies there besides: the optimizer's state, rows that an objective reads.
+        step: peak bytes of a forward and backward pass, with the model and its gradients.
+        rest: bytes of other tensors: the optimizer's state, rows that an objective reads.
         largest: numbers in the largest tensor.
         patches: numbers in the patches of each convolution that can be unfolded, by name.
         itemsize: bytes of a number.
-        note: why this is an estimate; empty where it is not.
+        note: reason why this is an estimate; empty if it is not.
     """
 
     step: int
@@ -46,45 +46,47 @@ class Footprint:
     note: str = ""
 
     def bytes(self, unfolded: frozenset[str] = frozenset()) -> int:
-        """Of one client, at most.
+        """Return the peak bytes of one client with these unfolded layers.
 
-        Patches of every unfolded layer are kept for the backward pass; two more of the largest are there for a moment.
+        Patches of every unfolded layer are kept for the backward pass, and two more copies of the largest exist for a
+        moment.
         """
         patches = [self.patches[name] for name in unfolded]
         return self.step + self.rest + self.itemsize * (sum(patches) + 2 * max(patches, default=0))
 
     def longest(self, unfolded: frozenset[str] = frozenset()) -> int:
-        """Numbers of one client in the largest tensor."""
+        """Return the size of one client's largest tensor, in numbers, with these unfolded layers."""
         return max(1, self.largest, *(self.patches[name] for name in unfolded))
 
 
 def footprint_of(
     network: nn.Module, cost: Cost, example: Tensor, config: EngineConfig, rows: int = 0, targets: Tensor | None = None
 ) -> Footprint:
-    """The footprint of a client's step.
+    """Determine the memory of a client's step.
 
-    The step is taken by tensors without numbers, torch's fake ones. A network that they cannot go through is
-    estimated from the sizes of its activations.
+    The step is run with torch's fake tensors, which have no numbers. If the network does not support these, its memory
+    is estimated from the sizes of its activations.
 
     Args:
-        network: the plain network, after `replace_dropout_layers`.
-        cost: of a step.
-        example: inputs, [B, ...]; their shape and type count.
-        config: batch size, loss and type of numbers.
-        rows: rows that lie beside a model: its start, what an objective reads.
-        targets: of samples, [B, ...], whose shape and type count; None: classes.
+        network: the network for one client, after `replace_dropout_layers`.
+        cost: cost of a step.
+        example: inputs with the shape and type of the data, [B, ...].
+        config: has batch size, loss and type of numbers.
+        rows: number of rows that are kept in addition to the model: its start, rows that an objective reads.
+        targets: targets with the shape and type of the data's, [B, ...]; None: classes.
     """
-    stacked = StackedNetwork(copy_of(network).eval())  # its own: layers may keep something of a pass that is not real
+    stacked = StackedNetwork(copy_of(network).eval())  # A copy, since layers may keep something of the fake pass.
     patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
-    rest = (cost.states + rows + 1) * cost.columns * cost.itemsize  # one more: gradients as the optimizer takes them
+    # One more row is for gradients in the memory layout of the optimizer.
+    rest = (cost.states + rows + 1) * cost.columns * cost.itemsize
     note = ""
     try:
         step, largest = _fake_step(
             stacked, example, config, torch.zeros(1, dtype=torch.long) if targets is None else targets
         )
-    except Exception as error:  # an operation of the user's that knows no fake tensors
+    except Exception as error:  # An operation of the user does not support fake tensors.
         if is_out_of_memory(error):
-            raise  # which says nothing about the network
+            raise  # This says nothing about the network.
         note = f"estimated from activations: {reason(error)}"
         step = cost.bytes_per_client - cost.states * cost.columns * cost.itemsize
         largest = max(cost.activations * config.batch_size, cost.columns)
@@ -92,7 +94,7 @@ def footprint_of(
 
 
 def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, like: Tensor) -> tuple[int, int]:
-    """Bytes of a step at its highest point, and numbers in the largest tensor."""
+    """Run a step with fake tensors; return its peak bytes, and the size of the largest tensor in numbers."""
     size, loss = config.batch_size, StackedLoss(config.loss)
     with FakeTensorMode(allow_non_fake_inputs=True), Live() as live, torch.enable_grad():
         plain = [*stacked.network.named_parameters(), *stacked.network.named_buffers()]
@@ -102,46 +104,46 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, l
         labels = torch.zeros(1, size, *like.shape[1:], dtype=target_type(like, config.dtype))
         masks = torch.zeros(1, 2, dtype=torch.int32)
         weights = torch.zeros(1, size, dtype=config.dtype)
-        meet = any(isinstance(layer, BATCH_NORMS) for layer in stacked.network.modules())
+        has_batch_norms = any(isinstance(layer, BATCH_NORMS) for layer in stacked.network.modules())
         with config.arithmetic(inputs.device):
-            scores = stacked(Pass(dict(tensors), True, masks, None, weights if meet else None), inputs)
+            scores = stacked(Pass(dict(tensors), True, masks, None, weights if has_batch_norms else None), inputs)
             losses = loss(scores, labels, [size], weights)
         torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
     return live.peak, live.largest
 
 
 class Live(TorchDispatchMode):
-    """Counts the memory of what is made inside, as long as it is referenced.
+    """Context that counts the memory of the tensors which are created in it, while they are referenced.
 
     Attributes:
-        now: bytes at present.
-        peak: bytes at the highest point.
-        largest: numbers in the largest tensor.
+        now: present bytes.
+        peak: largest number of bytes so far.
+        largest: numbers in the largest tensor so far.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = self.largest = 0
-        self._known: set[int] = set()
+        self._counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what an operation returns."""
+        """Count the tensors that an operation returns."""
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
-                self._meet(tensor)
+                self._count(tensor)
         return result
 
-    def _meet(self, tensor: Tensor) -> None:
+    def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self.largest = max(self.largest, tensor.numel())
-        if storage._cdata in self._known:
+        if storage._cdata in self._counted:
             return
-        self._known.add(storage._cdata)
+        self._counted.add(storage._cdata)
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._part, storage._cdata, storage.nbytes())
+        weakref.finalize(storage, self._discount, storage._cdata, storage.nbytes())
 
-    def _part(self, address: int, size: int) -> None:
-        self._known.discard(address)
+    def _discount(self, address: int, size: int) -> None:
+        self._counted.discard(address)
         self.now -= size
