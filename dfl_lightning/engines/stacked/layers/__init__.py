@@ -1,1 +1,1 @@
-"""Layers that work on k clients at once."""
+"""Layers that compute k clients at once."""

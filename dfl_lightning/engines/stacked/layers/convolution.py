@@ -1,7 +1,7 @@
 """Convolutions of k clients: one with k times the groups, or columns of patches and a batched product.
 
-On a CPU groups are faster throughout. A GPU's grouped kernels are good for some shapes and poor for others, so that
-there `autotune.choose_unfolded` times each layer both ways.
+On a CPU groups are always faster. A GPU's grouped kernels are fast for some shapes and slow for others; so
+`autotune.choose_unfolded` times each layer both ways there.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from dfl_lightning.engines.stacked.layers.patches import PatchConvolution, Patch
 from dfl_lightning.engines.stacked.parameters import memory
 
 AWKWARD_CHANNELS = 3
-"""So many input channels in each of several groups leave oneDNN without an AVX2 kernel for the gradient of the weights:
-what it falls back on takes three times as long as four channels do."""
+"""Number of input channels of each group for which oneDNN has no AVX2 kernel for the weights' gradient; its fallback
+takes three times as long as four channels."""
 
 
 def flat(tensor: Tensor | None) -> Tensor | None:
-    """[k, C, ...] -> [k * C, ...]: the clients' channels side by side; a view, in the same memory format."""
+    """View [k, C, ...] as [k * C, ...], the clients' channels side by side, in the same memory format."""
     if tensor is None or tensor.dim() != 5:
         return None if tensor is None else tensor.flatten(0, 1)
-    return memory(tensor).flatten(0, 1).permute(0, 3, 1, 2)  # by way of memory: strides of a size of 1 say nothing
+    # Flattening in the order of memory keeps the format; with dimensions of size 1, strides alone are ambiguous.
+    return memory(tensor).flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def batched_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer for each of k clients: [k, N, O].
+    """Apply a linear layer of each of k clients, [k, N, O].
 
     Args:
         rows: inputs [k, N, I].
@@ -44,17 +45,17 @@ def batched_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
 
 
 def convolution(function: Callable[..., Tensor]) -> Rule:
-    """The rule of a kind of convolution, `F.conv2d` for example."""
+    """Return the rule for a kind of convolution, for example `F.conv2d`."""
 
     def rule(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
-        """K times the groups, unless the layer is to be unfolded."""
+        """Compute one convolution with k times the groups, or by patches if the pass unfolds the layer."""
         if name in now.unfolded:
             return unfolded(layer, name, now, x)
         weight, bias = now.weight(name), flat(now.of(name, "bias"))
         clients = len(weight)
         if layer.groups > 1:
             x = x.spread(clients)
-        groups = x.clients * layer.groups  # one client's images for all: k times the outputs of a single group
+        groups = x.clients * layer.groups  # If clients share their images, one group has the outputs of all.
         image, kernel = _with_a_fourth(x, weight) if _is_awkward(layer, weight) else (x.side_by_side(), flat(weight))
         if layer.padding_mode != "zeros":
             image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
@@ -66,30 +67,30 @@ def convolution(function: Callable[..., Tensor]) -> Rule:
 
 
 def _is_awkward(layer: nn.Conv2d, weight: Tensor) -> bool:
-    """Whether the weights' gradient would take a slow way; see `AWKWARD_CHANNELS`."""
+    """Return True if the weights' gradient would use the slow fallback; see `AWKWARD_CHANNELS`."""
     grouped = type(layer) is nn.Conv2d and layer.in_channels == AWKWARD_CHANNELS and layer.groups == 1 < len(weight)
     wanted = weight.requires_grad and torch.is_grad_enabled()
     return grouped and wanted and weight.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def _with_a_fourth(x: Activation, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Images side by side and the flat weight of three channels, with a fourth one of zeros."""
+    """Add a fourth channel of zeros to images and weight, and return both in the layout for groups."""
     image = F.pad(x.leading().permute(1, 3, 4, 0, 2), (0, 1))  # [B, H, W, k, 4]
     kernel = F.pad(memory(weight), (0, 1))  # [k, O, kh, kw, 4]
     return image.flatten(3).permute(0, 3, 1, 2), kernel.flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def can_unfold(layer: nn.Module) -> bool:
-    """Whether `unfolded` is a rule for the layer."""
+    """Return True if the layer can be computed by `unfolded`."""
     return type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
 
 
 def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
-    """Patches as columns (im2col), then one batched product."""
+    """Compute a convolution by patches as columns (im2col) and one batched product."""
     weight, bias = now.weight(name), now.of(name, "bias")
     images = x.spread(len(weight)).leading()
     padding: Any = layer.padding
-    if isinstance(padding, str):  # `same` may pad one side more than the other
+    if isinstance(padding, str):  # The padding `same` may be larger on one side.
         images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0
     images, weight, bias = as_autocast((images, weight, bias))
     patches = _patches(layer, images.shape, padding)
@@ -97,11 +98,11 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
 
 
 def numbers_of_patches(layer: nn.Conv2d, shape: Sequence[int]) -> int:
-    """Number of entries in the patches of one client's images.
+    """Count the entries in the patches of one client's images.
 
     Args:
         layer: the convolution.
-        shape: of the images, [B, C, H, W].
+        shape: shape of the images, [B, C, H, W].
     """
     if not isinstance(layer.padding, str):
         return _patches(layer, (1, *shape), layer.padding).numbers

@@ -1,4 +1,4 @@
-"""The two operations whose own backward pass pays: a batched linear layer and the cross-entropy."""
+"""Operations with backward passes that are faster than autograd's: a batched linear layer and the cross-entropy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def as_autocast(operands: tuple[Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The operands of a product as torch's autocast would have them, which does not look into functions of our own."""
+    """Convert the operands of a product as autocast would, since it does not apply to custom autograd functions."""
     device = operands[0].device.type
     if not torch.is_autocast_enabled(device):
         return operands
@@ -18,22 +18,22 @@ def as_autocast(operands: tuple[Tensor, Tensor, Tensor | None]) -> tuple[Tensor,
 
 
 class BatchedLinear(torch.autograd.Function):
-    """k linear layers at once.
+    """Linear layers of k clients.
 
-    Autograd's backward of a batched product returns the weights' gradient transposed, and laying it out again costs a
-    third of a step of a small perceptron; here it is computed in the layout of the weights.
+    Autograd's backward pass of a batched product returns the weights' gradient transposed. Copying it to the weights'
+    layout takes a third of a step of a small perceptron; here the gradient is computed in that layout.
     """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Inputs [k, N, I], weight [k, O, I], bias [k, O] or None -> [k, N, O]."""
+        """Compute outputs [k, N, O] from inputs [k, N, I], weight [k, O, I] and bias [k, O] or None."""
         ctx.save_for_backward(inputs, weight)
         outputs = torch.bmm(inputs, weight.mT)
-        return outputs if bias is None else outputs.add_(bias.unsqueeze(1))  # on CPUs faster than baddbmm
+        return outputs if bias is None else outputs.add_(bias.unsqueeze(1))  # This is faster on CPUs than baddbmm.
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients of inputs, weight and bias, as far as they are wanted."""
+        """Compute the needed gradients of inputs, weight and bias."""
         inputs, weight = ctx.saved_tensors
         wants_inputs, wants_weight, wants_bias = ctx.needs_input_grad
         return (
@@ -44,26 +44,26 @@ class BatchedLinear(torch.autograd.Function):
 
 
 class WeightedCrossEntropy(torch.autograd.Function):
-    """The cross-entropies of k clients' batches, each sample with its own weight."""
+    """Cross-entropies of k clients' batches with a weight for each sample."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        """Scores [k, B, C], labels [k, B], weights [k, B] -> loss [k], the weighted sum over the samples."""
+        """Compute losses [k], weighted sums over samples, from scores [k, B, C], labels [k, B] and weights [k, B]."""
         losses, softmax = cross_entropies(scores, labels)
         ctx.save_for_backward(softmax, labels, weights)
         return (losses * weights).sum(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Softmax - one-hot, times each sample's weight."""
+        """Compute the gradient of the scores: softmax - one-hot, times each sample's weight."""
         softmax, labels, weights = ctx.saved_tensors
         scale = (weights * grad.unsqueeze(1)).unsqueeze(-1)
         return (softmax * scale).scatter_add_(-1, labels.unsqueeze(-1), -scale), None, None
 
 
 FULL_VECTOR = 16
-"""Classes that fill a vector register of AVX-512 in float32. With fewer, torch's `log_softmax` computes score by score
-there, and takes four times as long as the operations below; with AVX2 the two take about the same time."""
+"""Number of classes that fill a vector register of AVX-512 in float32. With fewer, torch's `log_softmax` computes score
+by score, and takes four times as long as the operations below; with AVX2 both take about the same time."""
 
 
 def cross_entropies(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Batch norms over the real samples of padded batches: statistics, gradients and running averages of each client."""
+"""Batch norms that ignore padding, with statistics, gradients and running averages of each client."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def masked_batch_norm(
     rate: float | Tensor,
     eps: float,
 ) -> Tensor:
-    """What `F.batch_norm` does in training, with statistics of a client's real samples only.
+    """Compute `F.batch_norm` in training, with statistics of each client's real samples only.
 
-    Padded samples are normalised as well, and their gradients are right; they have no part in mean and variance.
+    Padding is normalised as well, with correct gradients, but does not count in mean and variance.
 
     Args:
         x: [B, k, C, ...].
-        running: running means and variances, [k, C] each, moved in place; None: there are none.
+        running: running means and variances, [k, C] each, updated in place; None: there are none.
         weight: [k, C] or None.
         bias: [k, C] or None.
-        shares: of samples in their client's batch, [k, B], float32 or float64: 1 / b for each of b real ones, 0 for
-            padding; the first one is always real.
-        rate: at which the running statistics move, the momentum; one number or one for each client, [k, 1].
+        shares: weights of samples in their client's batch, [k, B], float32 or float64: 1 / b for each of b real
+            samples, 0 for padding; the first sample is always real.
+        rate: momentum of the running statistics; one number, or one for each client, [k, 1].
         eps: added to variances.
     """
-    positions = x[0, 0, 0].numel()  # of a channel
+    positions = x[0, 0, 0].numel()  # Positions of a channel.
     share = (shares.T / positions).view(*x.shape[:2], *[1] * (x.dim() - 2))
     out, mean, var = _MaskedNorm.apply(x, weight, bias, share, eps)
     if running is not None:
@@ -42,13 +42,16 @@ def masked_batch_norm(
 
 
 class _MaskedNorm(torch.autograd.Function):
-    """Normalise each client's channels; two dozen launches in place of those of autograd, which are twice as many."""
+    """Batch norm of each client's channels, with half of the kernel launches that autograd would need."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, share: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Args as for `masked_batch_norm`, share [B, k, 1, ...] of all numbers of a channel -> out, mean, variance."""
+        """Compute outputs, means and variances; see `masked_batch_norm`.
+
+        `share` [B, k, 1, ...] has the weight of each number in the mean of its channel.
+        """
         over = [0, *range(3, x.dim())]
         mean = (x * share).sum(over, keepdim=True)
         centred = x - mean
@@ -64,12 +67,12 @@ class _MaskedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """Gradients of x, weight and bias."""
+        """Compute gradients of x, weight and bias."""
         centred, share, rstd, scale = ctx.saved_tensors
         kind, weight_kind, bias_kind = ctx.kinds
         over = [0, *range(3, grad.dim())]
         total = grad.sum(over, keepdim=True, dtype=share.dtype)
-        along = (grad * centred).sum(over, keepdim=True).mul_(rstd)  # the gradients along what was normalised
+        along = (grad * centred).sum(over, keepdim=True).mul_(rstd)  # The gradient times the normalised numbers.
         of_x = None
         if ctx.needs_input_grad[0]:
             common = torch.addcmul(total, centred, along * rstd)
@@ -80,5 +83,5 @@ class _MaskedNorm(torch.autograd.Function):
 
 
 def _along(numbers: Tensor, x: Tensor) -> Tensor:
-    """[k, C] shaped to meet [B, k, C, ...]."""
+    """Reshape [k, C] to multiply [B, k, C, ...]."""
     return numbers.view(1, *numbers.shape, *[1] * (x.dim() - 3))

@@ -1,4 +1,4 @@
-"""A forward pass of several clients, and what each kind of layer has to do in it."""
+"""Forward pass of several clients, and the type of the rules for layers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Pass:
 
     Args:
         tensors: parameters and buffers by name, [k, *shape] each.
-        training: whether layers behave as in training.
+        training: True if layers are in training mode.
         masks: each client's key for the masks of dropout layers, int32 [k, 2]; None in evaluation.
-        sizes: how many of the B samples of each client are real; None: all. The others repeat a real one.
-        shares: the same for batch norms that leave padding out of their statistics, see `masked_batch_norm`, [k, B];
-            None: nothing is padded, or it does not matter.
-        unfolded: convolutions that are done by patches and a product; the network enters its own choice.
-        dropped: dropout layers that the pass has been through.
-        keeps_features: whether `features` are wanted; in training they always are.
-        features: inputs of the layers that the objective or the prediction wants, by their names, [k, B, ...] each.
+        sizes: number of real samples of each client, whose other samples are padding; None: all B.
+        shares: weights of samples for batch norms that ignore padding, [k, B], see `masked_batch_norm`; None: there is
+            no padding, or batch norms need not ignore it.
+        unfolded: convolutions that are computed by patches and a product; the network sets it.
+        dropped: number of dropout layers that the pass has applied.
+        keeps_features: True to keep `features` in evaluation; in training they are always kept.
+        features: inputs of the layers that the objective or the prediction reads, by their names, [k, B, ...] each.
     """
 
     tensors: Mapping[str, Tensor]
@@ -39,29 +39,25 @@ class Pass:
     features: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, layer: str, name: str) -> Tensor | None:
-        """A layer's parameter or buffer, [k, *shape]; None if it has none of that name.
+        """Return a layer's parameter or buffer, [k, *shape]; None if it has none of that name.
 
         Args:
-            layer: its name in the network; empty: the network itself.
-            name: of the parameter or buffer.
+            layer: name of the layer in the network; empty: the network itself.
+            name: name of the parameter or buffer.
         """
         return self.tensors.get(f"{layer}.{name}" if layer else name)
 
     def weight(self, layer: str) -> Tensor:
-        """The weight of a layer that has one, [k, *shape].
-
-        Args:
-            layer: its name in the network; empty: the network itself.
-        """
+        """Return the weight of a layer that has one, [k, *shape]; the name of the network itself is empty."""
         return self.tensors[f"{layer}.weight" if layer else "weight"]
 
 
 Rule = Callable[[Any, str, Pass, Activation], Activation]
-"""What a layer does to k clients at once.
+"""Rule that computes a layer for k clients.
 
 Args:
-    layer: of the plain network.
-    name: of the layer in the network.
+    layer: the layer of the network for one client, with its options.
+    name: name of the layer in the network.
     now: the pass, with the clients' parameters.
     x: the layer's input.
 """

@@ -1,4 +1,4 @@
-"""Convolutions of k clients as batched products with matrices of patches, which are read as torch writes them."""
+"""Convolutions of k clients as batched products with matrices of patches, in the layout in which torch writes them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Patches:
-    """How the patches of a client's images become the columns of one matrix.
+    """Layout of the patches of a client's images as the columns of one matrix.
 
-    A client's images lie above one another in a tall one, with as many rows of zeros in between as a convolution pads
-    on one side: they serve the image above and the one below. Its patches are then a matrix as they are; image by image
-    they would have to be transposed. Patches that reach into two images are computed for nothing.
+    A client's images are put one below the other into a tall image, with as many rows of zeros between them as the
+    convolution pads on one side: these serve the image above and the one below. The patches of the tall image already
+    are a matrix; those of single images would have to be transposed. Patches that overlap two images are unused.
 
     Args:
-        shape: of the images, [k, B, C, H, W].
-        kernel: height and width; so are the next ones.
-        stride: of a convolution, as are the next ones.
-        padding: on each side.
-        dilation: between the kernel's places.
+        shape: shape of the images, [k, B, C, H, W].
+        kernel: height and width of the kernel.
+        stride: vertical and horizontal stride.
+        padding: vertical and horizontal padding on each side.
+        dilation: vertical and horizontal distance of the kernel's entries.
     """
 
     shape: Sequence[int]
@@ -46,18 +46,18 @@ class Patches:
 
     @property
     def rows(self) -> int:
-        """Rows of positions from one image to the next."""
+        """Number of output rows from one image to the next in the tall image."""
         return max(-(-(self.shape[3] + self.padding[0]) // self.stride[0]), self.out[0])
 
     @property
     def first(self) -> int:
-        """Rows of positions above the first image: torch pads both ends alike, and the last image needs some more."""
+        """Number of output rows above the first image; torch pads both ends equally, and the last image needs them."""
         span = self.dilation[0] * (self.kernel[0] - 1) + 1
         return max(0, -((2 * self.padding[0] - span) // self.stride[0]) - 1)
 
     @property
     def numbers(self) -> int:
-        """Of all patches, those that are computed for nothing included."""
+        """Number of entries of all patches, with unused ones."""
         clients, batch, channels, _, width = self.shape
         tall = torch.zeros(1, 1, batch * self.rows * self.stride[0], width, device="meta")
         return clients * channels * F.unfold(tall, *self._options).numel()
@@ -68,7 +68,7 @@ class Patches:
         return self.kernel, self.dilation, padding, self.stride
 
     def columns(self, images: Tensor) -> Tensor:
-        """Images [k, B, C, H, W] -> their patches, [k, C * kh * kw, positions]."""
+        """Extract the patches of images [k, B, C, H, W] as [k, C * kh * kw, positions]."""
         clients, batch, channels, height, width = self.shape
         apart = self.rows * self.stride[0]
         if apart == height:
@@ -76,46 +76,49 @@ class Patches:
         else:
             tall = images.new_zeros(clients, channels, batch, apart, width)
             tall[:, :, :, :height].copy_(images.transpose(1, 2))
-        # Every plane is a channel of a single image: torch unfolds a batch image by image, a launch each.
+        # All planes are channels of a single image, since torch unfolds a batch image by image, with a launch for each.
         patches = F.unfold(tall.view(1, clients * channels, batch * apart, width), *self._options)
         return patches.view(clients, -1, patches.shape[-1])
 
     def images(self, columns: Tensor) -> Tensor:
-        """The gradient of images from that of their patches: patches are added up where they lie."""
+        """Compute the gradient of images from that of their patches, which are summed at their positions."""
         clients, batch, channels, height, width = self.shape
         apart = self.rows * self.stride[0]
         tall = F.fold(columns.view(1, -1, columns.shape[-1]), (batch * apart, width), *self._options)
         return tall.view(clients, channels, batch, apart, width)[:, :, :, :height].transpose(1, 2)
 
     def valid(self, products: Tensor) -> Tensor:
-        """Numbers at all positions, [k, O, positions] -> those of the images, [k, O, B, H', W'], a view."""
+        """Select the positions of images among all, [k, O, positions] -> [k, O, B, H', W'], as a view."""
         batch, (height, width) = self.shape[1], self.out
         lines = products.unflatten(2, (-1, width))[:, :, self.first : self.first + batch * self.rows]
         return lines.unflatten(2, (batch, self.rows))[:, :, :, :height]
 
 
 class PatchConvolution(torch.autograd.Function):
-    """k convolutions at once, as products of their weights and patches.
+    """Convolutions of k clients as products of their weights and patches.
 
-    Written out because autograd would lay gradients out once for every view on the way.
+    It has a backward pass of its own, because autograd would copy gradients once for every view.
     """
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, patches: Patches) -> Tensor:
-        """Images [k, B, C, H, W], weight [k, O, C, kh, kw], bias [k, O] or None -> [B, k * O, H', W'] channels last."""
+        """Compute outputs [B, k * O, H', W'], channels-last.
+
+        Images are [k, B, C, H, W], `weight` is [k, O, C, kh, kw], `bias` is [k, O] or None.
+        """
         columns, matrix = patches.columns(images), weight.flatten(2)
         products = torch.bmm(matrix, columns) if bias is None else torch.baddbmm(bias.unsqueeze(2), matrix, columns)
         ctx.save_for_backward(columns, matrix)
         ctx.patches, ctx.kernel = patches, weight.shape[2:]
-        found = patches.valid(products).permute(2, 0, 1, 3, 4)
-        shape = (len(found), len(weight) * weight.shape[1], *patches.out)
-        out = torch.empty(shape, dtype=found.dtype, device=found.device, memory_format=torch.channels_last)
-        out.unflatten(1, weight.shape[:2]).copy_(found)
-        return out  # no view: layers behind may write into it
+        valid = patches.valid(products).permute(2, 0, 1, 3, 4)
+        shape = (len(valid), len(weight) * weight.shape[1], *patches.out)
+        out = torch.empty(shape, dtype=valid.dtype, device=valid.device, memory_format=torch.channels_last)
+        out.unflatten(1, weight.shape[:2]).copy_(valid)
+        return out  # Not a view, since the next layer may write into it.
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        """Gradients of images, weight and bias, as far as they are wanted."""
+        """Compute the needed gradients of images, weight and bias."""
         columns, matrix = ctx.saved_tensors
         clients, channels = matrix.shape[:2]
         wants_images, wants_weight, wants_bias, _ = ctx.needs_input_grad

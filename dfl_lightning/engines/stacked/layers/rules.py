@@ -1,8 +1,8 @@
-"""How each kind of layer works on k clients at once.
+"""Rules that compute each kind of layer for k clients at once.
 
-To teach the engine a layer, write a rule and enter it in `MODULES` (or `FUNCTIONS`, `METHODS`); once it is
-listed in `tests/engines/stacked/test_layers.py`, it is compared with k plain layers there. Layers without a rule go
-through `torch.vmap`, which is right but slower; what vmap cannot do takes the loop engine.
+To add a layer, write a rule and enter it in `MODULES` (or `FUNCTIONS`, `METHODS`). If you list it in
+`tests/engines/stacked/test_layers.py`, it is compared there with k plain layers. Layers without a rule are computed by
+`torch.vmap`, which is correct but slower; networks with layers that vmap does not support need the loop engine.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 # --- layers with parameters -------------------------------------------------------------------------------------------
 def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
-    """A batched matrix product."""
+    """Compute a linear layer by a batched matrix product."""
     weight = now.weight(name)
     inputs, bias = x.leading(), now.of(name, "bias")
-    if inputs.dim() == 3:  # almost always
+    if inputs.dim() == 3:  # This is the usual case.
         return Activation(batched_product(inputs, weight, bias), x.clients)
     outputs = batched_product(inputs.reshape(x.clients, -1, inputs.shape[-1]), weight, bias)
     return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
@@ -40,7 +40,7 @@ def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
 
 def _transposed(function: Callable[..., Tensor]) -> Rule:
     def rule(layer: nn.ConvTranspose2d, name: str, now: Pass, x: Activation) -> Activation:
-        """A transposed convolution with k times the groups."""
+        """Compute a transposed convolution with k times the groups."""
         weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
         groups = x.clients * layer.groups
         padding = (layer.stride, layer.padding, layer.output_padding)
@@ -50,19 +50,19 @@ def _transposed(function: Callable[..., Tensor]) -> Rule:
 
 
 def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
-    """Group norm with k times the groups."""
+    """Compute a group norm with k times the groups."""
     inputs, groups = x.side_by_side(), x.clients * layer.num_groups
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     if not keeps_layout(inputs):
         return Activation(F.group_norm(inputs, groups, weight, bias, layer.eps), x.clients, True)
-    if inputs.numel() == groups:  # as torch says
+    if inputs.numel() == groups:  # Torch raises the same error.
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
     out = group_norm_in_layout(inputs, groups, weight, bias, layer.eps, _as_group_norm(inputs))
     return Activation(out, x.clients, True)
 
 
 def _as_group_norm(inputs: Tensor) -> torch.dtype:
-    """The type that torch's group norm returns, which autocast never reduces on GPUs."""
+    """Return the type that torch's group norm returns; autocast never reduces it on GPUs."""
     reduced = torch.is_autocast_enabled(inputs.device.type)
     return torch.promote_types(inputs.dtype, torch.float32) if reduced else inputs.dtype
 
@@ -74,14 +74,14 @@ def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Acti
     broadcast = (x.clients, *[1] * (tensor.dim() - 1 - len(layer.normalized_shape)), *layer.normalized_shape)
     weight, bias = now.of(name, "weight"), now.of(name, "bias")
     if weight is not None:
-        out = (out * weight.view(broadcast)).to(out.dtype)  # autocast may have reduced what it does not scale
+        out = (out * weight.view(broadcast)).to(out.dtype)  # In autocast, weights may have a larger type than outputs.
     if bias is not None:
         out = (out + bias.view(broadcast)).to(out.dtype)
     return Activation(out, x.clients)
 
 
 def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """Batch norm of k * C channels, so that each client has its own statistics."""
+    """Compute a batch norm of k * C channels, so that each client has its own statistics."""
     mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
     use_batch = now.training or mean is None
     if now.training and count is not None:
@@ -102,10 +102,10 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
 
 
 def _masked(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """A batch norm whose clients have numbers of samples, or rates of their running statistics, of their own."""
+    """Compute a batch norm of clients with different numbers of samples, or different momenta."""
     inputs = x.side_by_side()
     fewest = len(inputs) if now.sizes is None else min(now.sizes)
-    if fewest * inputs[0, 0].numel() == 1:  # as torch says
+    if fewest * inputs[0, 0].numel() == 1:  # Torch raises the same error.
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
     shares = now.shares
     if shares is None:
@@ -122,17 +122,17 @@ def _masked(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activ
 
 
 def _averages_all(layer: nn.Module) -> bool:
-    """Whether a batch norm's running statistics are plain averages over all batches so far."""
+    """Return True if a layer is a batch norm whose running statistics are averages over all batches so far."""
     return isinstance(layer, BATCH_NORMS) and layer.momentum is None and layer.track_running_stats
 
 
 def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """Instance norm of k * C channels, each of them a group."""
+    """Compute an instance norm of k * C channels, each of them a group."""
     inputs = x.side_by_side()
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     if not keeps_layout(inputs):
         out = norm_strides.instance_norm(inputs, weight=weight, bias=bias, eps=layer.eps)
-    elif inputs[0, 0].numel() == 1:  # as torch says
+    elif inputs[0, 0].numel() == 1:  # Torch raises the same error.
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
     else:
         out = group_norm_in_layout(inputs, inputs.shape[1], weight, bias, layer.eps, inputs.dtype)
@@ -141,7 +141,7 @@ def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation)
 
 def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Activation]:
     def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
-        """A batch norm that is called as a function, by vmap, of what torch cannot misread; see `norm_strides`."""
+        """Compute a batch norm that is called as a function, by vmap, on strides that are safe; see `norm_strides`."""
         if 1 in x.shape:
             x = Activation(x.leading().contiguous(), x.clients)
         out: Activation = one_by_one(function, x, *args, **kwargs)
@@ -151,18 +151,19 @@ def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Activation]:
 
 
 def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
-    """A lookup in one table with k times the rows."""
+    """Look up indices in one table with k times the rows."""
     weight = now.weight(name)
     index = x.leading()
-    if index.is_cuda:  # no other client's row either, and the host does not wait for the answer
+    # An index out of range would read another client's row. On a GPU the check must not make the host wait.
+    if index.is_cuda:
         torch._assert_async(((index >= 0) & (index < layer.num_embeddings)).all(), "index out of range in self")
     elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < layer.num_embeddings:
-        raise IndexError("index out of range in self")  # as torch says; here it would be another client's row
+        raise IndexError("index out of range in self")  # Torch raises the same error.
     first = torch.arange(x.clients, device=index.device) * layer.num_embeddings
-    found = F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1))
-    if layer.padding_idx is not None:  # no gradient comes to that row, of any client
-        found = torch.where((index == layer.padding_idx).unsqueeze(-1), found.detach(), found)
-    return Activation(found, x.clients)
+    vectors = F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1))
+    if layer.padding_idx is not None:  # The row of this index gets no gradient.
+        vectors = torch.where((index == layer.padding_idx).unsqueeze(-1), vectors.detach(), vectors)
+    return Activation(vectors, x.clients)
 
 
 def attention(
@@ -174,67 +175,61 @@ def attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Activation:
-    """Attention of k * B samples in one call, for which torch has kernels; vmap takes masks of the clients' own.
+    """Compute attention of k * B samples in one call of torch's kernels; use vmap if clients have their own masks.
 
     Args:
         query: [B, heads, T, d] of each client.
         key: [B, heads, S, d] of each client.
         value: [B, heads, S, e] of each client.
-        attn_mask: of all samples alike, [T, S], or None.
+        attn_mask: one mask for all samples, [T, S], or None.
         dropout_p: share of the weights that are dropped.
         is_causal: see `torch.nn.functional.scaled_dot_product_attention`.
-        options: likewise.
+        options: further options of `torch.nn.functional.scaled_dot_product_attention`.
     """
     options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
     parts, function = (query, key, value), F.scaled_dot_product_attention
     plain = all(isinstance(x, Activation) and len(x.shape) == 4 for x in parts)
     if not plain or (attn_mask is not None and (isinstance(attn_mask, Activation) or attn_mask.dim() != 2)):
-        found: Activation = one_by_one(function, *parts, **options)
-        return found
+        separate: Activation = one_by_one(function, *parts, **options)
+        return separate
     out = function(*(x.leading().flatten(0, 1) for x in parts), **options)
     return Activation(out.unflatten(0, (query.clients, -1)), query.clients)
 
 
 def transpose(x: Activation, first: int, second: int) -> Activation:
-    """`transpose` of each client's tensor.
-
-    Args:
-        x: activations.
-        first: a dimension, counted without the clients'.
-        second: the other one.
-    """
+    """Transpose two dimensions of each client's tensor, counted without the dimension of clients."""
     return Activation(x.leading().transpose(*(dim + 1 if dim >= 0 else dim for dim in (first, second))), x.clients)
 
 
 def unflatten(x: Activation, dim: int, sizes: Sequence[int]) -> Activation:
-    """`unflatten` of each client's tensor.
+    """Unflatten a dimension of each client's tensor.
 
     Args:
         x: activations.
-        dim: counted without the clients'.
-        sizes: in its place.
+        dim: the dimension, counted without that of clients.
+        sizes: the sizes that replace it.
     """
     return Activation(x.leading().unflatten(dim + 1 if dim >= 0 else dim, tuple(sizes)), x.clients)
 
 
 def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Activation:
-    """`pad` of the last dimension; of others by vmap.
+    """Pad the last dimension of each client's tensor; use vmap for other dimensions and modes.
 
     Args:
         x: activations.
-        pad: numbers of entries before and behind, the last dimension's first.
-        mode: of the padding.
-        value: that stands there.
+        pad: numbers of entries before and behind each dimension, the last dimension first; see `F.pad`.
+        mode: see `F.pad`.
+        value: value of the padding.
     """
     if len(pad) == 2 and mode == "constant" and len(x.shape) > 2:
         return x.like(F.pad(x.tensor, tuple(pad), mode, value))
-    found: Activation = one_by_one(F.pad, x, pad, mode, value)
-    return found
+    padded: Activation = one_by_one(F.pad, x, pad, mode, value)
+    return padded
 
 
 def with_vmap(layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
-    """Any layer whose state is parameters alone, by `torch.vmap`."""
-    mine = {own: Activation(now.tensors[f"{name}.{own}"], _clients(args)) for own, _ in layer.named_parameters()}
+    """Compute a layer without buffers by `torch.vmap`."""
+    mine = {leaf: Activation(now.tensors[f"{name}.{leaf}"], _clients(args)) for leaf, _ in layer.named_parameters()}
     return one_by_one(lambda state, *inner, **more: functional_call(layer, state, inner, more), mine, *args, **kwargs)
 
 
@@ -244,7 +239,7 @@ def _clients(args: Sequence[Any]) -> int:
 
 # --- layers without parameters ----------------------------------------------------------------------------------------
 def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activation:
-    """Dropout with masks drawn from each client's own key, so that they do not depend on the other clients."""
+    """Apply dropout with masks from each client's own key, so that they do not depend on other clients."""
     if not now.training or layer.p == 0:
         return x
     assert now.masks is not None
@@ -258,50 +253,45 @@ def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activa
 
 
 def flatten(x: Activation, start_dim: int = 0, end_dim: int = -1) -> Activation:
-    """`flatten` of each client's tensor.
+    """Flatten dimensions of each client's tensor.
 
     Args:
         x: activations.
-        start_dim: first dimension, counted without the clients'.
-        end_dim: last dimension, counted without the clients'.
+        start_dim: first dimension, counted without that of clients.
+        end_dim: last dimension, counted without that of clients.
     """
     tensor = x.leading()
     return Activation(tensor.flatten(*(dim + 1 if dim >= 0 else dim for dim in (start_dim, end_dim))), x.clients)
 
 
 def reshape(x: Activation, *shape: Any) -> Activation:
-    """`view` and `reshape` of each client's tensor.
+    """Reshape each client's tensor; the rule of `view` and `reshape`.
 
     Args:
         x: activations.
-        shape: of one client's tensor: numbers, or one sequence of them.
+        shape: new shape of one client's tensor: numbers, or one sequence of them.
     """
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return Activation(x.leading().reshape(x.clients, *sizes), x.clients)
 
 
 def attribute(x: Activation, name: str) -> Any:
-    """An attribute of each client's tensor, the same for all (`x.shape`, `x.device`) or a tensor (`x.mT`).
-
-    Args:
-        x: activations.
-        name: of the attribute.
-    """
+    """Get an attribute of each client's tensor: a common value (`x.shape`, `x.device`), or an activation (`x.mT`)."""
     if name in ("shape", "ndim"):
         return x.shape if name == "shape" else len(x.shape)
-    found = getattr(x.tensor, name)
-    return one_by_one(getattr, x, name) if isinstance(found, Tensor) else found
+    value = getattr(x.tensor, name)
+    return one_by_one(getattr, x, name) if isinstance(value, Tensor) else value
 
 
 def relu_in_place(x: Activation) -> Activation:
-    """For an input that nothing else reads; entered by the planner."""
+    """Compute relu in place, for an input that no other node reads; the network's plan uses it."""
     return x.like(torch.relu_(x.tensor))
 
 
 def _entrywise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
     def rule(x: Activation, *args: Any, inplace: bool = False, **kwargs: Any) -> Activation:
-        """The same in every layout; `inplace` also changes what others see of the input."""
-        if any(map(holds_activation, args)):  # such as a parameter of PReLU
+        """Apply an entrywise function in any layout; `inplace` also changes the input for other nodes."""
+        if any(map(holds_activation, args)):  # For example a parameter of PReLU.
             return one_by_one(function, x, *args, **kwargs)
         out = function(x.tensor, *args, **kwargs)
         if inplace:
@@ -314,7 +304,7 @@ def _entrywise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
 
 def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
     def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
-        """Channel by channel, so that clients side by side do not meet."""
+        """Apply a function that treats channels separately to the clients' channels side by side."""
         return Activation(function(x.side_by_side(), *args, **kwargs), x.clients, channels=True)
 
     return rule
@@ -322,7 +312,7 @@ def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
 
 def _arithmetic(function: Callable[..., Tensor], in_place: bool = False) -> Callable[..., Activation]:
     def rule(a: Any, b: Any) -> Activation:
-        """Of activations in one layout and shape, or with a number; vmap broadcasts the rest."""
+        """Combine two activations of one shape, or an activation and a number; use vmap for other operands."""
         if isinstance(a, Activation) and isinstance(b, Activation):
             if a.shape == b.shape:
                 right = b.tensor if a.channels == b.channels else b.side_by_side() if a.channels else b.leading()
@@ -344,7 +334,7 @@ def _arithmetic(function: Callable[..., Tensor], in_place: bool = False) -> Call
 
 
 def _module(rule: Callable[..., Activation], *options: str) -> Rule:
-    """A layer without parameters as its function, with the layer's attributes `options` as keywords."""
+    """Return the rule of a layer without parameters: its function, with the layer's `options` as keywords."""
     return lambda layer, name, now, x: rule(x, **{option: getattr(layer, option) for option in options})
 
 
@@ -411,7 +401,7 @@ MODULES: dict[type[nn.Module], Rule] = {
     StreamDropout: dropout,
     nn.Flatten: _module(flatten, "start_dim", "end_dim"),
     nn.Identity: lambda layer, name, now, x: x,
-    nn.Sequential: lambda layer, name, now, x: x,  # an empty one; others are traced through
+    nn.Sequential: lambda layer, name, now, x: x,  # An empty one; the tracer enters others.
 }
 """Rules for layers, by their exact type."""
 
@@ -458,7 +448,7 @@ for _function, (_type, _options) in _CHANNELWISE_FUNCTIONS.items():
 
 
 def obstacle(layer: nn.Module) -> str | None:
-    """Why a layer cannot be stacked, in a few words; None where it can."""
+    """Say in a few words why a layer cannot be stacked; return None if it can."""
     if _averages_all(layer) and next(layer.buffers()).device.type == "cpu":
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
