@@ -95,7 +95,7 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
     if config.keeps_optimizer:
         return "model.keep_optimizer continues from states that recorded steps do not read"
     if config.scheduled:
-        return f"the schedule changes {' and '.join(config.scheduled)}, which are fixed in a recorded step"
+        return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step cannot change"
     return ""
 
 
