@@ -28,7 +28,7 @@ def mask_key(seed: int) -> Tensor:
 
 def mask_keys(seeds: Sequence[int]) -> Tensor:
     """Return the keys of several clients, int32 [k, 2]; see `mask_key`."""
-    keys = [(seed & 0xFFFFFFFF, ((seed >> 31) | 1) & 0xFFFFFFFF) for seed in seeds]  # an odd stride visits all numbers
+    keys = [(seed & 0xFFFFFFFF, ((seed >> 31) | 1) & 0xFFFFFFFF) for seed in seeds]  # Odd strides visit all.
     return torch.tensor([(_signed(start), _signed(stride)) for start, stride in keys], dtype=torch.int32).view(-1, 2)
 
 

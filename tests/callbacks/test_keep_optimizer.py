@@ -298,7 +298,7 @@ class Pulling(Plain):
     [
         ({"optimizer": torch.optim.LBFGS}, "LBFGS cannot take a step from the gradients of a batch alone"),
         ({"optimizer": torch.optim.Adafactor}, "Adafactor remembers 'row_var', which is neither"),
-        ({"optimizer": functools.partial(Counting, lr=0.1)}, "Counting changes its own 'taken' from step to step"),
+        ({"optimizer": functools.partial(Counting, lr=0.1)}, "Counting changes 'taken' from step to step"),
         ({"objective": DisPFL()}, "objective DisPFL: a momentum from before the masks changed"),
     ],
 )

@@ -234,8 +234,8 @@ REFUSED = {
     # what has no meaning for rounds
     "--model.optimizer LBFGS": "model.optimizer LBFGS cannot take a step from the gradients of a batch alone",
     "--model.optimizer Muon": "model.optimizer cannot be made for the parameters of MLP (Muon only supports 2D parameters",
-    "--engine stacked --model.optimizer Adafactor": "engine=stacked: MLP cannot be stacked: optimizer Adafactor does not "
-    "update every number by itself",
+    "--engine stacked --model.optimizer Adafactor": "engine=stacked: MLP cannot be stacked: optimizer Adafactor is not "
+    "elementwise",
     "--model.lr_scheduler StepLR --model.lr_scheduler.step_size 0": "model.lr_scheduler StepLR gives no learning rate for "
     "round 2 (integer",
     "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 1": "model.lr_scheduler cannot be made (You must define "

@@ -107,7 +107,10 @@ class NoRate(torch.optim.Optimizer):
         (lambda parameters: torch.optim.SGD(parameters, lr=-1), r"cannot be made .*\(Invalid learning rate: -1\)$"),
         (lambda parameters: list(parameters), r"^model\.optimizer makes a list, not a torch\.optim\.Optimizer$"),
         (Draws, r"^model\.optimizer Draws draws from torch's global generator"),
-        (other_parameters, r"^model\.optimizer SGD is made for other parameters than those it was given$"),
+        (
+            other_parameters,
+            r"^model\.optimizer SGD updates other parameters than those that its factory gets; pass these on$",
+        ),
         (NoRate, r"^model\.optimizer NoRate has a group of parameters without a learning rate 'lr'$"),
     ],
     ids=["LBFGS", "SparseAdam", "Muon", "negative", "list", "draws", "other", "no rate"],

@@ -135,7 +135,7 @@ nan = float("nan")
         (lambda o: "a rate", r"^model\.lr_scheduler str is not a schedule of torch\.optim\.lr_scheduler$"),
         (
             lambda o: schedules.StepLR(torch.optim.SGD(NET.parameters()), 1),
-            r"^model\.lr_scheduler StepLR moves another optimizer than the one it was given$",
+            r"^model\.lr_scheduler StepLR changes another optimizer than its factory gets$",
         ),
         (
             lambda o: schedules.LambdaLR(o, lambda r: nan if r == 4 else 1),

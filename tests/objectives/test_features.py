@@ -53,7 +53,7 @@ def test_an_unknown_layer_is_refused_with_the_existing_ones(engine):
 
 def test_a_container_needs_the_loop_engine():
     network = nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 3))
-    with pytest.raises(CannotStack, match="the input of '0' is needed, which consists of several layers"):
+    with pytest.raises(CannotStack, match="the input of '0' is needed, but it consists of several layers"):
         make_federation(network=network, objective=Watcher("0"), engine=StackedEngine)
     make_federation(network=network, objective=Watcher("0"), engine=LoopEngine)
 

@@ -15,7 +15,7 @@ from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.randomness.global_generators import changed, states
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD")
-"""Optimizers of `torch.optim` that update every number from its own history, so that clients can be stacked."""
+"""Elementwise optimizers of `torch.optim`, which update each number from its own history; they need no trial."""
 
 Factory = Callable[..., torch.optim.Optimizer]
 """Parameters -> optimizer."""
@@ -67,7 +67,9 @@ class ClientOptimizer:
         place_of = {id(p): place for place, p in self._own.items()}
         self.groups: tuple[dict[str, Any], ...] = tuple(_options(group) for group in optimizer.param_groups)
         if any(id(p) not in place_of for group in optimizer.param_groups for p in group["params"]):
-            raise UserError(f"model.optimizer {self.name} is made for other parameters than those it was given")
+            raise UserError(
+                f"model.optimizer {self.name} updates other parameters than those that its factory gets; pass these on"
+            )
         self.members = tuple([place_of[id(p)] for p in group["params"]] for group in optimizer.param_groups)
         if not all("lr" in options for options in self.groups):
             raise UserError(f"model.optimizer {self.name} has a group of parameters without a learning rate 'lr'")
@@ -191,8 +193,8 @@ class ClientOptimizer:
         changed = [name for name, value in self._settings(optimizer).items() if not same_value(value, before.get(name))]
         if changed:
             raise UserError(
-                f"model.keep_optimizer: {self.name} changes its own '{changed[0]}' from step to step, which belongs to "
-                "no parameter and is not kept; set model.keep_optimizer to false, or choose another optimizer"
+                f"model.keep_optimizer: {self.name} changes '{changed[0]}' from step to step, which is not in a "
+                "parameter's state and cannot be kept; set model.keep_optimizer to false, or choose another optimizer"
             )
         kinds: dict[str, torch.dtype | None] = {}
         for parameter in parameters:

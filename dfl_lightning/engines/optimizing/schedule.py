@@ -61,7 +61,7 @@ class Schedule:
             )
         if scheduler.optimizer is not self.stub:
             raise UserError(
-                f"model.lr_scheduler {type(scheduler).__name__} moves another optimizer than the one it was given"
+                f"model.lr_scheduler {type(scheduler).__name__} changes another optimizer than its factory gets"
             )
         return scheduler
 

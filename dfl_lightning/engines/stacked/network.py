@@ -101,7 +101,7 @@ class StackedNetwork:
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
         called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
         for layer in self._wanted.keys() - called:
-            raise CannotStack(f"the input of '{layer}' is needed, which consists of several layers")
+            raise CannotStack(f"the input of '{layer}' is needed, but it consists of several layers")
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Compute scores [k, B, C] of k clients' inputs [k, B, ...], or of inputs that all share, [1, B, ...]."""

@@ -63,8 +63,7 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
                 pairs = zip(together, alone[client], strict=True)
                 if not all(_equal(tensor[client], parameter.detach()) for tensor, parameter in pairs):
                     raise CannotStack(
-                        f"optimizer {optimizer.name} does not update every number by itself, and clients side by side "
-                        "would change each other"
+                        f"optimizer {optimizer.name} is not elementwise, so stacked clients would affect each other"
                     )
 
 

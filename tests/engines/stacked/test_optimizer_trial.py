@@ -130,7 +130,7 @@ COUPLED += [torch.optim.Adafactor]
 @pytest.mark.parametrize("kind", COUPLED, ids=lambda kind: kind.__name__)
 def test_optimizers_that_couple_clients_are_not_stacked(kind):
     name = "SGD" if kind is hooked else kind.__name__
-    with pytest.raises(CannotStack, match=f"^optimizer {name} does not update every number by itself"):
+    with pytest.raises(CannotStack, match=f"^optimizer {name} is not elementwise"):
         try_out(ClientOptimizer(kind, network()), network())
 
 
@@ -167,6 +167,6 @@ def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, sha
 
 def test_the_reason_is_given_and_the_stacked_engine_refuses(federation):
     f = federation(optimizer=LARS, engine=functools.partial(make_engine, "auto"))
-    assert f.engine.reason.startswith("Sequential cannot be stacked: optimizer LARS does not update every number")
+    assert f.engine.reason.startswith("Sequential cannot be stacked: optimizer LARS is not elementwise")
     with pytest.raises(UserError, match=r"^engine=stacked: .*optimizer LARS does not .*; use engine: loop"):
         federation(optimizer=LARS, engine=functools.partial(make_engine, "stacked"))
