@@ -1,1 +1,1 @@
-"""Many runs: studies, their statistics, and the pages that compare them. No room of a single run imports it."""
+"""Tools for many runs: studies, statistics, and pages that compare them. Rooms for a single run do not import them."""

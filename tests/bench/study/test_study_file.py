@@ -23,7 +23,7 @@ from dfl_lightning.utils.errors import UserError
         ({"accuracy": "acc_lst"}, r"accuracy: there is no 'acc_lst'; did you mean 'acc_last'\?"),
         ({"published": {"Gosip": {"IID": 3}}}, r"published: there is no row 'Gosip'; did you mean 'Gossip'\?"),
         ({"published": {"Local": {"IDD": 3}}}, r"published: Local: there is no column 'IDD'; did you mean 'IID'\?"),
-        ({"published": {"Local": {"IID": "84.3±.4"}}}, r"'84.3±.4' is no number \(accuracies: in percent\); give"),
+        ({"published": {"Local": {"IID": "84.3±.4"}}}, r"'84.3±.4' is not a number \(accuracies: in percent\); give"),
         ({"cells": {"Local": {"IDD": None}}}, "cells: Local: there is no column 'IDD'"),
     ],
 )

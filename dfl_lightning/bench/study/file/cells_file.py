@@ -1,4 +1,4 @@
-"""cells.csv: which folder of a study is which place of its table, for readers that have no study file."""
+"""The file cells.csv: the row, column and seed of each folder of a study, for readers without the study file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = ("row", "column", "seed", "scale", "folder", "code")
 
 @dataclass(frozen=True)
 class CellEntry:
-    """A line of the file.
+    """A line of cells.csv.
 
     Attributes:
         row: the method's name.
@@ -38,7 +38,7 @@ class CellEntry:
 
 
 def write_cells(plan: Plan) -> None:
-    """Note a plan's cells in the study's folder, where that exists; cells of other scales stay noted."""
+    """Write a plan's cells to cells.csv if the study's folder exists; keep the lines of other scales."""
     if not plan.folder.is_dir():
         return
     file = plan.folder / NAME
@@ -53,12 +53,12 @@ def write_cells(plan: Plan) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
-    writer.writerows((e.row, e.column, e.seed, repr(e.scale), e.folder.as_posix(), _written(e.code)) for e in entries)
+    writer.writerows((e.row, e.column, e.seed, repr(e.scale), e.folder.as_posix(), _as_text(e.code)) for e in entries)
     write_atomically(file, lambda open_file: open_file.write(text.getvalue().encode()))
 
 
 def read_cells(folder: Path) -> list[CellEntry]:
-    """The cells of a study's folder.
+    """Read the list of cells in a study's folder.
 
     Raises:
         UserError: no study has been run there, or the file is damaged.
@@ -78,12 +78,12 @@ def read_cells(folder: Path) -> list[CellEntry]:
         if tuple(head) != HEAD:
             raise ValueError(f"the first line is not {','.join(HEAD)}")
         return [
-            CellEntry(row, column, int(seed), float(scale), Path(place), dict(json.loads(code or "{}")))
-            for row, column, seed, scale, place, code in lines
+            CellEntry(row, column, int(seed), float(scale), Path(cell_folder), dict(json.loads(code or "{}")))
+            for row, column, seed, scale, cell_folder, code in lines
         ]
     except ValueError as error:
         raise UserError(f"{file}: damaged ({error}); remove it, and dfl-study status FILE writes it anew") from error
 
 
-def _written(code: dict[str, str]) -> str:
+def _as_text(code: dict[str, str]) -> str:
     return json.dumps(code, sort_keys=True) if code else ""

@@ -1,4 +1,4 @@
-"""The key `exclude` of a study file: cells that take no part in the table, each with the reason."""
+"""The key `exclude` of a study file: cells that are left out of the table, each with the reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Exclusion:
 
     Attributes:
         row: of the table.
-        column: of the table; None: all of them.
-        seed: of the run; None: all of them.
+        column: of the table; None: all columns.
+        seed: of the run; None: all seeds.
         why: the reason, which every caption repeats.
     """
 
@@ -29,12 +29,7 @@ class Exclusion:
     why: str
 
     def covers(self, row: str, column: str, seed: int) -> bool:
-        """Tell whether this entry excludes a cell.
-
-        Args:
-            row: of the table.
-            column: of the table.
-            seed: of the run.
+        """Return True if this entry excludes the cell.
 
         Examples:
             >>> Exclusion("Gossip", None, 3, "it diverged").covers("Gossip", "IID", 3)
@@ -52,13 +47,9 @@ class Exclusion:
 def read_exclude(
     path: Path, content: Any, rows: Mapping[str, Any], columns: Mapping[str, Any]
 ) -> tuple[Exclusion, ...]:
-    """Read the key `exclude` of a study file; `require_cells` checks the seeds, some of which may have been added.
+    """Read the key `exclude` of a study file, whose value is `content`; None if the file does not have it.
 
-    Args:
-        path: of the file.
-        content: of the key; None where the file does not have it.
-        rows: of the study.
-        columns: of the study.
+    `require_cells` checks the seeds later, since `dfl-study add-seeds` may have added some.
 
     Raises:
         UserError: an entry has no row or no reason, or names what the study does not have.
@@ -92,17 +83,17 @@ def require_cells(
     path: Path, entries: Sequence[Exclusion], cells: Container[tuple[str, str, int]], columns: Sequence[str],
     seeds: Sequence[int],
 ) -> None:  # fmt: skip
-    """Refuse an entry that excludes nothing.
+    """Raise if an entry excludes no cell of the study.
 
     Args:
-        path: of the study file.
-        entries: of `exclude`.
-        cells: of the study, the excluded ones included.
-        columns: of the study.
-        seeds: of the study, the added ones included.
+        path: study file, for messages.
+        entries: entries of `exclude`.
+        cells: row, column and seed of all cells, the excluded ones included.
+        columns: names of all columns.
+        seeds: all seeds, the added ones included.
 
     Raises:
-        UserError: the study has no such cell.
+        UserError: an entry names a seed or a cell that the study does not have.
     """
     for entry in entries:
         if entry.seed is not None and entry.seed not in seeds:
@@ -114,11 +105,7 @@ def require_cells(
 
 
 def sentences(entries: Sequence[Exclusion]) -> Iterator[str]:
-    """Name the excluded cells, once for each reason.
-
-    Args:
-        entries: of `exclude`.
-    """
+    """Yield a sentence for each reason, which names the cells that are excluded for it."""
     by_reason: dict[str, list[str]] = {}
     for entry in entries:
         by_reason.setdefault(entry.why, []).append(entry.place)
@@ -127,12 +114,6 @@ def sentences(entries: Sequence[Exclusion]) -> Iterator[str]:
 
 
 def of_place(entries: Sequence[Exclusion], row: str, column: str) -> str:
-    """Name the excluded seeds of a row and column, with the reasons.
-
-    Args:
-        entries: of `exclude`.
-        row: of the table.
-        column: of the table.
-    """
-    own = [entry for entry in entries if entry.row == row and entry.column in (None, column)]
-    return "; ".join(f"{'all seeds' if e.seed is None else f'seed {e.seed}'}: {e.why}" for e in own)
+    """Describe the exclusions of a row and column: their seeds and reasons; empty if there are none."""
+    exclusions = [entry for entry in entries if entry.row == row and entry.column in (None, column)]
+    return "; ".join(f"{'all seeds' if e.seed is None else f'seed {e.seed}'}: {e.why}" for e in exclusions)

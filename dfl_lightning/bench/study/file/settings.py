@@ -1,4 +1,4 @@
-"""Settings of a study's rows and columns as words of `dfl-fit`."""
+"""Settings of a study's rows and columns as arguments of `dfl-fit`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,10 @@ GROUPS = {"trainer", "model", *keys.GROUPS, "model.optimizer", "model.lr_schedul
 
 
 def words_of(study: Study, row: str, column: str) -> list[str]:
-    """The options with which `dfl-fit` runs a row and column, without its seed.
-
-    Args:
-        study: the file's content.
-        row: of the table.
-        column: of the table.
+    """Return the options of `dfl-fit` that run a row and column, without its seed.
 
     Raises:
-        UserError: a config that is not a name, or a seed among the settings.
+        UserError: a config is not a name, or a seed is among the settings.
     """
     layers = study.layers(row, column)
     configs = [layer["config"] for layer in layers if layer.get("config") is not None]
@@ -39,11 +34,11 @@ def words_of(study: Study, row: str, column: str) -> list[str]:
 
 
 def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of settings that are nested or dotted.
+    """Flatten settings, nested or dotted, into dotted names and their values.
 
     Args:
-        layer: settings.
-        below: prefix of the names.
+        layer: settings of a row, a column or a cell.
+        below: prefix of all names.
 
     Examples:
         >>> list(options_in({"trainer": {"max_rounds": 3}, "selection.k": 5, "topology": {"generator": "partial"}}))
@@ -62,28 +57,26 @@ def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str,
 
 
 def overridden(study: Study) -> Iterator[str]:
-    """Remarks on rows whose own config sets an option that `base` sets too, to another value: `base` wins.
-
-    Args:
-        study: the file's content.
+    """Yield a remark for each row whose config sets an option to another value than `base`, which wins.
 
     Raises:
-        UserError: there is no such config.
+        UserError: a row names a config that does not exist.
     """
     base = dict(_leaves(study.base))
     for row, layer in study.rows.items():
         if layer.get("config") is None:
             continue
-        own = dict(_leaves(config_in(find("configs", _config(study, layer["config"])))[1]))
-        again = dict(_leaves(layer))
-        differ = [option for option in base if option in own and option not in again and own[option] != base[option]]
-        if differ:
-            said = ", ".join(f"{option} is {as_word(base[option])}, not {as_word(own[option])}" for option in differ)
-            yield f"base overrides config {layer['config']} of row {row}: {said}"
+        of_config = dict(_leaves(config_in(find("configs", _config(study, layer["config"])))[1]))
+        of_row = dict(_leaves(layer))
+        shared = [option for option in base if option in of_config and option not in of_row]
+        differing = [option for option in shared if of_config[option] != base[option]]
+        if differing:
+            values = (f"{option} is {as_word(base[option])}, not {as_word(of_config[option])}" for option in differing)
+            yield f"base overrides config {layer['config']} of row {row}: {', '.join(values)}"
 
 
 def _leaves(content: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of all values that are no mappings, through classes and their arguments; without `config`."""
+    """Yield the dotted names and values of all options, those of classes' arguments included; skip `config`."""
     for key, value in content.items():
         name = f"{below}{key}".replace(".init_args", "")
         if isinstance(value, dict):
@@ -93,7 +86,7 @@ def _leaves(content: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, 
 
 
 def as_words(values: Mapping[str, Any]) -> list[str]:
-    """Options and their values as words of `dfl-fit`.
+    """Format options and their values as arguments of `dfl-fit`.
 
     Examples:
         >>> as_words({"selection.init_args.k": 5, "topology": None})
@@ -103,7 +96,7 @@ def as_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def as_word(value: Any) -> str:
-    """A value as the command line takes it.
+    """Format a value as the command line expects it.
 
     Examples:
         >>> as_word("all"), as_word(None), as_word([0, 180]), as_word({"class_path": "IID"})
@@ -113,7 +106,7 @@ def as_word(value: Any) -> str:
 
 
 def slug(names: Iterable[str]) -> str:
-    """A readable part of a folder's name.
+    """Join names to a readable part of a folder's name: ASCII letters, digits and dots, 30 at most from each name.
 
     Examples:
         >>> slug(["AFIND+ (ours)", "Dir(0.1)"])
@@ -125,6 +118,6 @@ def slug(names: Iterable[str]) -> str:
 
 def _config(study: Study, name: Any) -> str:
     if not isinstance(name, str):
-        raise UserError(f"{study.path}: config {name!r} is no name of a config or path of one")
-    beside = study.path.parent / name
-    return str(beside) if beside.is_file() else name
+        raise UserError(f"{study.path}: config {name!r} is neither the name nor the path of a config; give one of them")
+    relative = study.path.parent / name  # a path is relative to the study file
+    return str(relative) if relative.is_file() else name

@@ -16,17 +16,17 @@ from dfl_lightning.utils.storage.shipped_files import find
 from dfl_lightning.utils.storage.yaml_files import read_config
 
 KIND = "configs/studies"
-"""Where the shipped study files are."""
+"""The folder of the shipped study files."""
 
 KEYS = (
     *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "accuracy", "number", "published"),
     *("note", "tune"),
 )
 MISSING = "not_in_library"
-"""Key of a row or column that the library has no method or data for: what is missing."""
+"""Key of a row or column whose method or data the library lacks; its value says what is missing."""
 
 Layer = Mapping[str, Any]
-"""Settings of a row, a column or a cell: dotted or nested, and `config` for the file that they are laid on."""
+"""Settings of a row, a column or a cell, dotted or nested; `config` names the config file that they modify."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Study:
-    """What a study file says.
+    """The content of a study file.
 
     Attributes:
         name: of the study, and of its folder.
@@ -58,8 +58,8 @@ class Study:
         measure: what is compared.
         published: by row and column.
         note: a sentence for every caption.
-        tune: options that are looked for before the table is made; None: all are given.
-        exclude: cells that take no part in the table.
+        tune: options to be tuned before the table is made; None: all options are given.
+        exclude: cells that are left out of the table.
     """
 
     name: str
@@ -77,11 +77,11 @@ class Study:
     exclude: tuple[Exclusion, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Row and column of every place of the table that has cells."""
+        """Return the row and column of every place of the table that has cells."""
         return [(row, column) for row in self.rows for column in self.columns if not self.is_left_out(row, column)]
 
     def require_tune(self) -> Tune:
-        """The block `tune`.
+        """Return the block `tune`, or raise if there is none.
 
         Raises:
             UserError: the file has none.
@@ -91,48 +91,27 @@ class Study:
         return self.tune
 
     def is_left_out(self, row: str, column: str) -> bool:
-        """Whether the file excludes this cell.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return True if the key `cells` sets this row and column to null, so that the place has no cells."""
         return column in self.cells.get(row, {}) and self.cells[row][column] is None
 
     def is_excluded(self, row: str, column: str, seed: int) -> bool:
-        """Tell whether `exclude` names a cell.
-
-        Args:
-            row: of the table.
-            column: of the table.
-            seed: of the run.
-        """
+        """Return True if an entry of `exclude` covers the cell."""
         return any(entry.covers(row, column, seed) for entry in self.exclude)
 
     def missing(self, row: str, column: str) -> str:
-        """What the library lacks for this row or column; empty if nothing.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return what the library lacks for this row or column; empty if nothing."""
         return str(self.rows[row].get(MISSING) or self.columns[column].get(MISSING) or "")
 
     def layers(self, row: str, column: str) -> list[Layer]:
-        """The settings of a row and column; later ones override earlier ones.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return the settings of a row and column; later ones override earlier ones."""
         return [self.base, self.columns[column], self.rows[row], self.cells.get(row, {}).get(column) or {}]
 
 
 def read_study_file(name: str | Path) -> Study:
-    """A study file, by its path or by the name of a shipped one.
+    """Read a study file by its path, or by the name of a shipped one.
 
     Raises:
-        UserError: no such file, an unknown key, or a part of it that is not as it must be.
+        UserError: there is no such file, a key is unknown, or a value is not valid.
     """
     path = find(KIND, name)
     content = read_config(path)
@@ -202,11 +181,11 @@ def _published(
     found: dict[str, dict[str, Published]] = {}
     for row, column, value in _by_place(path, "published", content, rows, columns):
         numbers = value if isinstance(value, list) else [value]
-        right = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
-        if not right or len(numbers) not in (1, 2):
+        valid = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+        if not valid or len(numbers) not in (1, 2):
             raise UserError(
-                f"{path}: published: {row}: {column}: {value!r} is no number (accuracies: in percent); give 84.3, or "
-                "[84.3, 0.4] with its standard deviation"
+                f"{path}: published: {row}: {column}: {value!r} is not a number (accuracies: in percent); give 84.3, "
+                "or [84.3, 0.4] with its standard deviation"
             )
         found.setdefault(row, {})[column] = Published(*(float(number) for number in numbers))
     return found
@@ -215,7 +194,7 @@ def _published(
 def _by_place(
     path: Path, key: str, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
 ) -> list[tuple[str, str, Any]]:
-    """Row, column and value of a mapping of rows to columns to values."""
+    """List row, column and value of a mapping of rows to columns to values; raise if a name is unknown."""
     found = []
     if not isinstance(content, dict):
         raise UserError(f"{path}: {key} is a mapping of rows to columns to values")
@@ -232,7 +211,7 @@ def _by_place(
 
 
 def _seeds(path: Path, content: Any) -> list[int]:
-    right = isinstance(content, list) and content and all(type(seed) is int and 0 <= seed < 2**32 for seed in content)
-    if not right or len(set(content)) < len(content):
+    valid = isinstance(content, list) and content and all(type(seed) is int and 0 <= seed < 2**32 for seed in content)
+    if not valid or len(set(content)) < len(content):
         raise UserError(f"{path}: seeds is a list of different whole numbers such as [0, 1, 2], not {content!r}")
     return list(content)

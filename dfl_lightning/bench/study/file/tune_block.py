@@ -1,4 +1,4 @@
-"""The block `tune` of a study file: which options are looked for, where, and with how many trials."""
+"""The block `tune` of a study file: the options to be tuned, their ranges, and the number of trials."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dfl_lightning.utils.errors import UserError, nearest
 
 KEYS = ("trials", "sampler", "seed", "run_seed", "rounds", "column", "space", "rows")
 SAMPLERS = ("TPE", "Random", "Grid")
-"""Samplers of Optuna's, by their names without `Sampler`."""
+"""Optuna's samplers, by their names without `Sampler`."""
 
 RUN_SEED = 10_000
-"""Seed of the trials' runs, where the file names none: far above those of a table."""
+"""Seed of the trials' runs if the file names none: far above the seeds of a table."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Range:
         choices: the values; empty: the numbers from `low` to `high`.
         low: the least number.
         high: the greatest.
-        step: between two numbers; None: any number, or whole ones where both ends are whole.
-        log: whether small numbers are looked at as closely as large ones.
+        step: distance of two numbers; None: any number, or whole numbers if both ends are whole.
+        log: whether numbers are drawn on a logarithmic scale.
     """
 
     choices: tuple[Any, ...] = ()
@@ -38,11 +38,11 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its numbers are whole ones."""
+        """True if all numbers of the range are whole."""
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     def grid(self) -> list[Any]:
-        """All values; empty where there are too many to count.
+        """Return all values; empty for a range that is continuous or logarithmic.
 
         Examples:
             >>> Range(low=0.1, high=0.3, step=0.1).grid(), Range(low=1, high=3).grid(), Range(low=0.0, high=1.0).grid()
@@ -59,17 +59,17 @@ class Range:
 
 @dataclass(frozen=True)
 class Tune:
-    """What the block says.
+    """The content of the block `tune`.
 
     Attributes:
         trials: of each row and column.
         sampler: one of `SAMPLERS`.
         seed: of the sampler.
         run_seed: of the trials' runs.
-        rounds: of a trial; None: those of the study.
-        column: whose best values hold for all columns; empty: each column has its own.
+        rounds: of a trial; None: as many as in the study.
+        column: the column whose best values are used in all columns; empty: each column has its own.
         space: ranges by option, for all rows.
-        rows: further ones of single rows.
+        rows: further ranges of single rows.
         content: the block as it was written.
     """
 
@@ -84,7 +84,7 @@ class Tune:
     content: dict[str, Any]
 
     def space_of(self, row: str) -> dict[str, Range]:
-        """The ranges of a row."""
+        """Return the ranges of a row: those of all rows, and its own."""
         return {**self.space, **self.rows.get(row, {})}
 
 
@@ -94,11 +94,11 @@ def read_tune(
     """Read and check the block `tune` of a study file; None if there is none.
 
     Args:
-        path: of the study file, for messages.
-        content: of the block.
-        rows: of the study, by name.
-        columns: of the study, by name.
-        seeds: of the table, which trials must not use.
+        path: study file, for messages.
+        content: value of the key.
+        rows: rows of the study, by name.
+        columns: columns of the study, by name.
+        seeds: seeds of the table, which trials must not use.
 
     Raises:
         UserError: a key, name or range is not valid.
@@ -118,35 +118,33 @@ def read_tune(
     column = str(content.get("column") or "")
     if column and column not in columns:
         raise UserError(f"{path}: tune: there is no column '{column}'{nearest(column, columns)}")
-    own = content.get("rows") or {}
-    if not isinstance(own, dict):
+    row_ranges = content.get("rows") or {}
+    if not isinstance(row_ranges, dict):
         raise UserError(f"{path}: tune: rows is a mapping of rows to options to ranges")
-    for row in own:
+    for row in row_ranges:
         if row not in rows:
             raise UserError(f"{path}: tune: there is no row '{row}'{nearest(str(row), rows)}")
-    run_seed = _whole(path, content, "run_seed", RUN_SEED, 0)
+    run_seed = _whole_number(path, content, "run_seed", RUN_SEED, 0)
     if run_seed in seeds:
-        raise UserError(
-            f"{path}: tune: run_seed {run_seed} is a seed of the table, whose test data chose nothing; take another"
-        )
-    found = Tune(
-        trials=_whole(path, content, "trials", None, 1),
+        raise UserError(f"{path}: tune: run_seed {run_seed} is also a seed of the table; take another")
+    tune = Tune(
+        trials=_whole_number(path, content, "trials", None, 1),
         sampler=str(sampler),
-        seed=_whole(path, content, "seed", 0, 0),
+        seed=_whole_number(path, content, "seed", 0, 0),
         run_seed=run_seed,
-        rounds=_whole(path, content, "rounds", None, 1) if content.get("rounds") is not None else None,
+        rounds=_whole_number(path, content, "rounds", None, 1) if content.get("rounds") is not None else None,
         column=column,
         space=_space(path, "space", content.get("space") or {}),
-        rows={str(row): _space(path, f"rows: {row}", space) for row, space in own.items()},
+        rows={str(row): _space(path, f"rows: {row}", space) for row, space in row_ranges.items()},
         content=json.loads(json.dumps(content)),
     )
-    if not any(found.space_of(row) for row in rows):
+    if not any(tune.space_of(row) for row in rows):
         raise UserError(
             f"{path}: tune: give space, a mapping of options to ranges such as {{selection.k: {{choices: [2, 5]}}}}"
         )
-    if found.sampler == "Grid":
-        _check_grid(path, found, rows)
-    return found
+    if tune.sampler == "Grid":
+        _check_grid(path, tune, rows)
+    return tune
 
 
 def _check_grid(path: Path, tune: Tune, rows: Mapping[str, Any]) -> None:
@@ -171,7 +169,7 @@ def _space(path: Path, where: str, content: Any) -> dict[str, Range]:
 
 def _range(path: Path, option: str, content: Any) -> Range:
     refusal = UserError(
-        f"{path}: tune: {option}: {content!r} is no range; give {{choices: [2, 5]}}, "
+        f"{path}: tune: {option}: {content!r} is not a range; give {{choices: [2, 5]}}, "
         "{low: 0.1, high: 0.9, step: 0.1} or {low: 0.001, high: 1.0, log: true}"
     )
     if not isinstance(content, dict):
@@ -195,7 +193,7 @@ def _range(path: Path, option: str, content: Any) -> Range:
 
 
 def _number(value: Any) -> float | int | None:
-    """A number, also one that YAML takes for a word: 1e-3."""
+    """Return a number, also one that YAML reads as text, such as 1e-3; None if it is not a number."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -204,7 +202,7 @@ def _number(value: Any) -> float | int | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _whole(path: Path, content: Mapping[str, Any], key: str, default: int | None, least: int) -> int:
+def _whole_number(path: Path, content: Mapping[str, Any], key: str, default: int | None, least: int) -> int:
     value = content.get(key, default)
     if type(value) is not int or not least <= value < 2**31:
         raise UserError(f"{path}: tune: {key} is a whole number from {least} on, not {value!r}")

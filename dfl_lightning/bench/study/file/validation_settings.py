@@ -1,4 +1,4 @@
-"""Whether the settings of a run say that its clients have validation data."""
+"""The settings of a run that give its clients validation data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Any
 
 
 def said_by(config: Mapping[str, Any]) -> bool | None:
-    """Say whether a run of these settings has validation data.
+    """Return True if a run with this resolved config has validation data; None if the config does not decide it.
 
-    Args:
-        config: resolved.
-
-    Returns:
-        None where settings do not decide it: a class of data without the option `val_fraction`, or a split file.
+    It does not if the data have no option `val_fraction`, or are divided by a split file.
 
     Examples:
         >>> said_by({"data": {"init_args": {"val_fraction": 0.2}}}), said_by({"data": {"class_path": "mine.Data"}})
