@@ -1,4 +1,4 @@
-"""The command `dfl-study`: a table's cells, their state, and the table."""
+"""The command `dfl-study`: it trains the cells of a table, and prints their state and the table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ resume from their last checkpoint.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
+    """Run the command; return its exit code: 0 done, 2 a user's mistake, 1 a bug of ours, 128 + number of a signal."""
 
     def work() -> int:
         plain, options = split_options(sys.argv[1:] if argv is None else argv)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The words that the command takes."""
+    """Build the parser of the command's arguments."""
     parser = OneSentenceParser(
         prog="dfl-study", description="Train a table of methods, tasks and seeds from one file, as resumable runs.",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("run", run, "train the cells that are not done"),
         ("tune", tune_only, "run only the trials of a file with `tune`"),
         ("status", status, "the state of each cell"),
-        ("table", table, "mean and standard deviation of each cell, beside the published numbers"),
+        ("table", table, "mean and standard deviation of each cell, next to the published numbers"),
         ("report", report, "a page with curves, clients and links of the cells that are done"),
         ("add-seeds", more_seeds, "add N further seeds to a study; `run` trains them"),
         ("list", list_studies, "the shipped studies"),
@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
             one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
-            one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv in place of the score")
+            one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
             help = "rounds and bytes until the mean test score is 90 (%%)"
             one.add_argument("--reach", metavar="90", type=float, help=help)
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
@@ -151,9 +151,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
     folder = _folder(study, words.to)
     tuned = chosen_values(study, folder, words.scale)
     if tuned is None and on_cluster:
-        raise UserError(
-            f"{study.path}: what is tried next depends on the trials before, so tune runs here; {_again(words, 'tune')}"
-        )
+        raise UserError(f"{study.path}: tune cannot run as jobs; run it here first: {_again(words, 'tune')}")
     if tuned is None and not words.explain:
         code = _tune(words, study, folder, starter)
         if code:
@@ -195,7 +193,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         name = signal.Signals(stops.signum).name
         again = _again(words, "run")
         done = f"{counts['done']} of {len(cells)} cells are done"
-        return say("dfl-study", f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
+        return say("dfl-study", f"stopped by {name}; {done}; resume with: {again}", 128 + stops.signum)
     print(f"{study.name}: {progress.counts()}\n", flush=True)
     _print_table(plan, None)
     for state in states:
@@ -205,18 +203,18 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
 
 
 def _settle_code(plan: Plan, accepts: bool) -> Iterator[str]:
-    """Accept runs of other code, where this is asked for; yields what becomes of them."""
-    found = [state for cell in plan.distinct() if (state := state_of(cell)).other_code]
-    for state in found:
+    """Find runs of other code, and accept them if `accepts` is true; yield a sentence on each reason."""
+    states = [state for cell in plan.distinct() if (state := state_of(cell)).other_code]
+    for state in states:
         if accepts and state.run is not None:
             accept(state.cell, state.run)
     kept = f"trained again, and the former run is kept in {SET_ASIDE}/ of the cell; --accept-code keeps the number"
-    for reason, labels in by_reason((state.other_code, state) for state in found).items():
+    for reason, labels in by_reason((state.other_code, state) for state in states).items():
         yield f"of other code: {labels}: {reason}; {'accepted' if accepts else kept}"
 
 
 def tune_only(words: argparse.Namespace) -> int:
-    """The trials, and the values that they choose."""
+    """Run the trials that are not done, and print the values that they choose."""
     study = read_study_file(words.file)
     folder = _folder(study, words.to)
     study.require_tune()
@@ -234,16 +232,15 @@ def tune_only(words: argparse.Namespace) -> int:
 
 
 def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starter) -> int:
-    """Do the trials that are not done; 0 where all are."""
+    """Run the trials that are not done; return 0 if all are done then, otherwise the exit code."""
     from dfl_lightning.bench.study.cells.checking import lacking_data
     from dfl_lightning.bench.study.processes.running import Stops, run_cells
     from dfl_lightning.bench.study.progress import Progress
     from dfl_lightning.bench.study.tuning import Tuning, run_trials
 
     tuning, jobs = Tuning(study, folder, words.scale), words.jobs or 1
-    lacking_data(
-        make_plan(study, folder, words.scale)
-    )  # rows and columns that have nothing to be tuned are checked too
+    # All rows and columns are checked before the trials, those without options to be tuned included.
+    lacking_data(make_plan(study, folder, words.scale))
     tuning.check()
     _make_trials_folder(folder)
     size = f"{counted(len(tuning.places), 'place')} of the table, {counted(tuning.tune.trials, 'trial')} each"
@@ -251,7 +248,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
     with Stops() as stops:
 
         def work(cells: Sequence[Cell]) -> bool:
-            progress = Progress(cells, jobs, None)  # without an accuracy: it would be that of the test data
+            progress = Progress(cells, jobs, None)  # no number is shown, since it would be one of the test data
             try:
                 run_cells(cells, jobs, progress, stops, starter)
             finally:
@@ -263,13 +260,13 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
         name = signal.Signals(stops.signum).name
         done = "trials that are done stay"
         return say(
-            "dfl-study", f"stopped by {name}; {done}; go on with: {_again(words, words.name)}", 128 + stops.signum
+            "dfl-study", f"stopped by {name}; {done}; resume with: {_again(words, words.name)}", 128 + stops.signum
         )
     return 0
 
 
 def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster: Any) -> None:
-    """Submit the cells that are not being worked at, and say what to type next."""
+    """Send the cells that no process works at to the cluster as jobs, and print which commands may follow."""
     running = sum(state_of(cell).is_running for cell in todo)
     cells = [cell for cell in todo if not state_of(cell).is_running]
     others = f"; {running} running already" * bool(running)
@@ -287,8 +284,8 @@ def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster
 
 
 def _again(words: argparse.Namespace, command: str) -> str:
-    """A command about the same study."""
-    part = getattr(words, "scale", 1.0)  # add-seeds has none
+    """Return the line to type for another command on the same study."""
+    part = getattr(words, "scale", 1.0)  # add-seeds has no such option
     scale = ["--scale", f"{part:g}"] if part < 1 else []
     discard = ["--discard-models"] * (command == "run" and getattr(words, "discard_models", False))
     to = ["--to", words.to] if words.to else []
@@ -296,7 +293,7 @@ def _again(words: argparse.Namespace, command: str) -> str:
 
 
 def status(words: argparse.Namespace) -> int:
-    """A grid of rows and columns, a line for each cell that has begun or has failed, and the counts."""
+    """Print a grid of all cells, a line for each cell that runs, was stopped or cannot be run, and the counts."""
     from dfl_lightning.bench.study.tables.grid import grid
 
     _, plan = _plan(words)
@@ -321,7 +318,7 @@ def status(words: argparse.Namespace) -> int:
 
 
 def table(words: argparse.Namespace) -> int:
-    """The table in one of the formats."""
+    """Print the table in one of the formats, or write it to a file."""
     reach = None if words.reach is None else read_reach(words.reach)
     measure = measure_of(words.accuracy, words.number, words.over_rounds, words.better, words.score, reach)
     _, plan = _plan(words)
@@ -330,7 +327,7 @@ def table(words: argparse.Namespace) -> int:
 
 
 def report(words: argparse.Namespace) -> int:
-    """The page of dfl-report: a method for each row of the table, compared within each column."""
+    """Write the page of a study: a method for each row of the table, compared within each column."""
     from dfl_lightning.bench.report.writing import check_report, write_page
 
     check_report()
@@ -341,22 +338,22 @@ def report(words: argparse.Namespace) -> int:
     done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
     if not done:
         raise UserError(f"{plan.folder}: no cell is done yet; train them with: {_again(words, 'run')}")
-    found = [(state.cell, state.run) for state in done if state.run is not None]
+    runs = [(state.cell, state.run) for state in done if state.run is not None]
     file = write_page(
-        [(cell.row, run) for cell, run in found],
+        [(cell.row, run) for cell, run in runs],
         Path(words.out) if words.out else plan.folder / PAGE,
-        columns=[cell.column for cell, _ in found] if len(study.columns) > 1 else None,
+        columns=[cell.column for cell, _ in runs] if len(study.columns) > 1 else None,
         study=plan.title,
         command=_again(words, "run"),
         opening=partial(opening, make_table(plan)),
     )
-    trained = len({state.cell.folder for state in done})  # one may have several places
+    trained = len({state.cell.folder for state in done})  # a cell may have several places in the table
     print(f"{file} ({size(file.stat().st_size)}), {trained} of {len(plan.distinct())} cells")
     return 0
 
 
 def more_seeds(words: argparse.Namespace) -> int:
-    """Further seeds."""
+    """Add seeds to a study."""
     study = read_study_file(words.file)
     folder = _folder(study, words.to)
     new = add_seeds(study, folder, words.number)
@@ -366,7 +363,7 @@ def more_seeds(words: argparse.Namespace) -> int:
 
 
 def list_studies(words: argparse.Namespace) -> int:
-    """The shipped studies, a line each."""
+    """Print the name and title of each shipped study."""
     for name in shipped(KIND):
         print(f"{name:24} {read_study_file(name).title}")
     return 0
@@ -378,7 +375,7 @@ def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
     tuned = chosen_values(study, folder, words.scale)
     if tuned is None:
         raise UserError(
-            f"{study.path}: the options of its block tune have not been looked for yet; {_again(words, 'tune')}"
+            f"{study.path}: the options of its block tune have no values yet; choose them with: {_again(words, 'tune')}"
         )
     return study, _planned(study, folder, words.scale, tuned)
 
@@ -401,7 +398,7 @@ def _make_folder(plan: Plan) -> None:
         write_cells(plan)
     except OSError as error:
         raise UserError(
-            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); give another one with --to"
         ) from error
 
 
@@ -410,7 +407,7 @@ def _make_trials_folder(folder: Path) -> None:
         (folder / TRIALS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+            f"{folder}: the study's folder cannot be made ({error.strerror}); give another one with --to"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""`dfl-study`, as a shell starts it."""
+"""The entry point of the command `dfl-study`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dfl_lightning.cli.main import leave, start
 
 
 def study() -> NoReturn:
-    """`dfl-study`: the cells of a table, and the table."""
+    """Run `dfl-study`, and end with its exit code."""
     start("study")
     from dfl_lightning.bench.study.command import main
 

@@ -1,4 +1,4 @@
-"""The cells of a study: a resolved config and a seed each, in a folder named by both."""
+"""The cells of a study: each has a resolved config, a seed, and a folder that is named by both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_FILE = (
     ),
     "augment",
 )
-"""Options of data that divide or change samples, whatever files they come from."""
+"""Options of data that divide or change samples, and do not decide which files are read."""
 
 Pair = tuple[str, str]
 """A row and a column of the table."""
@@ -55,8 +55,8 @@ class Cell:
         seed: of models, data and draws.
         config: resolved.
         folder: of all its files.
-        keeps_models: whether its last checkpoint stays when it is done.
-        code: hashes of the user's own code that it names, by module, as it is now.
+        keeps_models: whether to keep its last checkpoint when it is done.
+        code: hashes of the user's present code that the config names, by module.
     """
 
     row: str
@@ -69,18 +69,18 @@ class Cell:
 
     @property
     def rounds(self) -> int:
-        """Rounds that it is to have."""
+        """The number of rounds to train."""
         trainer = self.config["trainer"]
         return int(trainer.get("max_rounds") or trainer.get("max_epochs") or 100)
 
     @property
     def label(self) -> str:
-        """Its name in a sentence."""
+        """The name of the cell in a sentence."""
         return f"{self.row}, {self.column}, seed {self.seed}"
 
     @property
     def data(self) -> str:
-        """Name what must be at hand for it: the same text for the same files."""
+        """A key of the data files that the cell needs: the same text for cells that need the same files."""
         spec = self.config["data"]
         options = spec.get("init_args", {})
         writers = "ByWriter" in json.dumps(options.get("partition"))
@@ -112,21 +112,16 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """Of the table and the page: one line, which says that rounds are scaled."""
-        scale = f" (rounds times {self.scale:g}: no number of the paper's setting)" if self.scale < 1 else ""
+        """The title of the table and the page, in one line; it says if rounds are scaled."""
+        scale = f" (rounds times {self.scale:g}: not the paper's setting)" if self.scale < 1 else ""
         return f"{self.study.title or self.study.name}{scale}"
 
     def of(self, row: str, column: str) -> list[Cell]:
-        """The cells of a row and column, by seed.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return the cells of a row and column, in the order of the seeds."""
         return [self.cells[row, column, seed] for seed in self.seeds if (row, column, seed) in self.cells]
 
     def distinct(self) -> list[Cell]:
-        """One cell for each folder, seed by seed: all rows have their first seed before any has its second."""
+        """Return one cell for each folder, in an order in which all cells of a seed precede those of the next seed."""
         order = sorted(self.cells.values(), key=lambda cell: self.seeds.index(cell.seed))
         return list({cell.folder: cell for cell in order}.values())
 
@@ -134,12 +129,12 @@ class Plan:
 def make_plan(
     study: Study, folder: Path, scale: float = 1.0, tuned: Mapping[tuple[str, str], Mapping[str, Any]] = {}
 ) -> Plan:
-    """Resolve all cells of a study.
+    """Resolve the configs of all cells of a study, and choose their folders.
 
     Args:
-        study: the file's content.
-        folder: of the study.
-        scale: of the rounds, 0 to 1.
+        study: content of the study file.
+        folder: folder of the study.
+        scale: factor of the number of rounds, above 0 and at most 1.
         tuned: options that trials have chosen, by row and column; they win over the file's.
 
     Raises:
@@ -160,17 +155,17 @@ def make_plan(
             continue
         try:
             words = [*words_of(study, row, column), *as_words(tuned.get((row, column), {}))]
-            found = resolver.resolve(words)
-            config = scaled(found.config, scale)
+            resolved = resolver.resolve(words)
+            config = scaled(resolved.config, scale)
         except UserError as error:
             raise UserError(f"{study.path}: {row}, {column}: {error}") from error
-        lost |= dict.fromkeys(found.lost)
+        lost |= dict.fromkeys(resolved.lost)
         for seed in seeds:
-            own = {**config, "seed_everything": seed}
-            name = identity(found, own)
+            seeded = {**config, "seed_everything": seed}
+            name = identity(resolved, seeded)
             if name not in folders:
                 folders[name] = _folder(folder, f"{slug([row, column])}_seed-{seed}", name)
-            cells[row, column, seed] = Cell(row, column, seed, own, folders[name], code=found.code)
+            cells[row, column, seed] = Cell(row, column, seed, seeded, folders[name], code=resolved.code)
     if folder.is_dir():
         resolver.save()
     require_cells(study.path, study.exclude, cells, list(study.columns), seeds)
@@ -184,11 +179,11 @@ def make_plan(
 
 
 def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
-    """A config with fewer rounds: everything that counts rounds is shortened alike, to 1 at least.
+    """Return a resolved config with fewer rounds: all options that count rounds are scaled alike, to 1 at least.
 
     Args:
-        config: resolved.
-        scale: factor, 0 to 1.
+        config: resolved config.
+        scale: factor, above 0 and at most 1.
 
     Examples:
         >>> scaled({"trainer": {"max_rounds": 30}, "selection": {"init_args": {"stage_one": 4}}}, 0.1)
@@ -207,21 +202,18 @@ def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
 
 
 def added_seeds(folder: Path) -> list[int]:
-    """The seeds that `dfl-study add-seeds` has added."""
+    """Read the seeds that `dfl-study add-seeds` has added."""
     file = folder / "seeds.yaml"
     return [int(seed) for seed in read_config(file)["added"]] if file.is_file() else []
 
 
 def add_seeds(study: Study, folder: Path, number: int) -> list[int]:
-    """Add the next seeds to a study.
+    """Add the numbers that follow a study's largest seed to its seeds, and return them.
 
     Args:
-        study: the file's content.
-        folder: of the study.
-        number: of further seeds, 1 or more.
-
-    Returns:
-        The new ones.
+        study: content of the study file.
+        folder: folder of the study, in which the seeds are kept.
+        number: how many seeds to add, 1 or more.
 
     Raises:
         UserError: the number is less than 1.
@@ -237,6 +229,6 @@ def add_seeds(study: Study, folder: Path, number: int) -> list[int]:
 
 
 def _folder(study: Path, label: str, name: str) -> Path:
-    """The folder of a cell, also where its row or column had another name when it was made."""
-    there = sorted((study / "cells").glob(f"*-{name}"))
-    return there[0] if there else study / "cells" / f"{label}-{name}"
+    """Return the folder of a cell; an existing one is kept if its row or column has another name now."""
+    existing = sorted((study / "cells").glob(f"*-{name}"))
+    return existing[0] if existing else study / "cells" / f"{label}-{name}"

@@ -1,4 +1,4 @@
-"""What `dfl-study run` shows: one line of a terminal, or a line for each cell that ends."""
+"""The output of `dfl-study run`: a progress bar on a terminal, otherwise a line when a cell starts or ends."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dfl_lightning.bench.study.tables.validated import are_validated
 from dfl_lightning.utils.words import as_time, counted
 
 PERIOD = 1.0
-"""Seconds between two looks at how far the cells are."""
+"""Seconds between two updates of the progress bar."""
 
 
 class Progress:
-    """Counts cells, and says when all will be done.
+    """Display of the states of all cells, and of the time that is left.
 
     Args:
-        cells: of the study, one for each folder.
+        cells: cells of the study, one for each folder.
         jobs: processes at a time.
-        measure: what is said about a cell that is done; None: no number.
+        measure: number to show for a cell that is done; None: none.
     """
 
     def __init__(self, cells: Sequence[Cell], jobs: int, measure: Measure | None) -> None:
@@ -46,22 +46,22 @@ class Progress:
             self._task = self._bar.add_task("", total=max(1, sum(cell.rounds for cell in cells)), about="")
 
     def started(self, cell: Cell) -> None:
-        """A process has begun to work at a cell."""
+        """Record that a process has begun to work at a cell; print it unless there is a progress bar."""
         self._states[cell.folder] = state_of(cell)
         self._begun[cell.folder] = (time.monotonic(), self._states[cell.folder].rounds)
         if self._bar is None:
             done = self._states[cell.folder].rounds
-            how = f"goes on after {counted(done, 'round')}" if done else "starts"
+            how = f"continues after {counted(done, 'round')}" if done else "starts"
             print(f"{cell.label}: {how}", flush=True)
 
     def ended(self, state: CellState) -> None:
-        """No process works at a cell any more."""
+        """Record that a process no longer works at a cell; print how it ended, next to a progress bar only failures."""
         self._states[state.cell.folder] = state
         begun, rounds = self._begun.pop(state.cell.folder, (0.0, -1))
         if rounds == 0 and state.seconds is not None:
             self._starts.append(max(0.0, time.monotonic() - begun - state.seconds))
         self._rates.learn(state)
-        line = f"{state.cell.label}: {self._end_of(state)}"
+        line = f"{state.cell.label}: {self._result_in_words(state)}"
         if self._bar is None:
             print(f"{line} · {self.counts()}", flush=True)
         elif state.why:
@@ -84,7 +84,7 @@ class Progress:
         self._bar.refresh()
 
     def counts(self) -> str:
-        """Cells done, running, failed, and the time that is left, where it is known and a second at least."""
+        """Describe how many cells are done, run or failed, and the time that is left, if known and a second or more."""
         counts = Counter(state.word for folder, state in self._states.items() if folder not in self._begun)
         parts = [f"{counts['done']}/{self._total} cells done", f"{len(self._begun) + counts['running']} running"]
         parts += [f"{counts[word]} {word}" for word in ("failed", "missing data") if counts[word] or word == "failed"]
@@ -92,11 +92,11 @@ class Progress:
         return " · ".join([*parts, *([f"{as_time(left)} left"] if left is not None and left >= 1 else [])])
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _end_of(self, state: CellState) -> str:
+    def _result_in_words(self, state: CellState) -> str:
         if not state.is_done:
             after = f" after {counted(state.rounds, 'round')}" if state.rounds else ""
             return f"{state.word}{after}{f': {state.why}' if state.why else ''}"
@@ -109,7 +109,7 @@ class Progress:
         return f"done, {measure.text(number)}{measure.unit}"
 
     def _left(self) -> float | None:
-        """Seconds until all cells are done: their rounds, and the start of each, as cells that are done took it."""
+        """Estimate the seconds until all cells are done, from the rounds and starts that are left; None if unknown."""
         start = sum(self._starts) / len(self._starts) if self._starts else 0.0
         now = time.monotonic()
         states = {**self._states, **{folder: state_of(self._states[folder].cell) for folder in self._begun}}
@@ -131,10 +131,10 @@ class Progress:
 
 
 class Rates:
-    """Seconds a round: of a cell's place in the table, else of its column, else of all.
+    """Measured seconds per round, of each row and column, of each column, and of all cells.
 
     Args:
-        states: of cells, of which those that are done are learned from.
+        states: cells to learn from; those that are not done are ignored.
     """
 
     def __init__(self, states: Iterable[CellState] = ()) -> None:
@@ -143,12 +143,12 @@ class Rates:
             self.learn(state)
 
     def learn(self, state: CellState) -> None:
-        """Count a cell that is done."""
+        """Add the time of a cell, if it is done."""
         if state.seconds is not None:
             self._add(state.cell, state.seconds, state.rounds)
 
     def with_running(self, running: Iterable[tuple[Cell, float, int]]) -> Rates:
-        """These, and what running cells show: each with its seconds and its rounds so far."""
+        """Return a copy to which running cells are added, each with its seconds and rounds so far."""
         more = Rates()
         for key, (seconds, rounds) in self._sums.items():
             more._sums[key] = [seconds, rounds]
@@ -158,17 +158,12 @@ class Rates:
         return more
 
     def exactly(self, row: str, column: str) -> float | None:
-        """Measured seconds a round of a row and column; None if no round of it is done.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return the measured seconds per round of a row and column; None if no round of it was measured."""
         seconds, rounds = self._sums.get((row, column), (0.0, 0.0))
         return seconds / rounds if rounds > 0 else None
 
     def of(self, cell: Cell) -> float | None:
-        """Seconds a round; None where nothing is known."""
+        """Return the seconds per round of a cell's place, else of its column, else of all cells; None if unknown."""
         for key in ((cell.row, cell.column), (cell.column,), ()):
             seconds, rounds = self._sums.get(key, (0.0, 0.0))
             if rounds > 0:

@@ -18,7 +18,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 class StudyCell:
-    """One cell of a study, as its folder says when it is first asked.
+    """One cell of a study; its folder is read when one of its properties is first used.
 
     Args:
         study: the study's folder.
@@ -38,60 +38,60 @@ class StudyCell:
         self._code = entry.code
 
     @cached_property
-    def _found(self) -> CellState:
+    def _cell_state(self) -> CellState:
         return state_of(Cell(self.row, self.column, self.seed, {}, self.folder, code=self._code))
 
     @property
     def state(self) -> str:
-        """One of done, running, missing data, failed, other code, stopped, waiting."""
-        return self._found.word
+        """The state: done, running, missing data, failed, other code, stopped or waiting."""
+        return self._cell_state.word
 
     @property
     def rounds(self) -> int:
-        """Rounds that are done."""
-        return self._found.rounds
+        """The number of rounds that are done."""
+        return self._cell_state.rounds
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all its rounds; None where it is not done."""
-        return self._found.seconds
+        """The seconds of all rounds; None if the cell is not done."""
+        return self._cell_state.seconds
 
     @property
     def score_name(self) -> str:
-        """What its task calls its score, as in the column `test_<name>`; empty where it is not done."""
-        return self._found.score.name if self._found.is_done else ""
+        """The name of its task's score, as in the column `test_<name>`; empty if the cell is not done."""
+        return self._cell_state.score.name if self._cell_state.is_done else ""
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Its run's summary.json, empty where there is none yet."""
-        return self._found.summary
+        """The content of its run's summary.json; empty if there is none yet."""
+        return self._cell_state.summary
 
     def score(self, name: str = "last") -> float | None:
-        """The score of its task in one of the ways of `score` in study files, not in percent; None where it has none.
+        """Return the test score, not in percent, in one of the ways of `score` in study files; None if there is none.
 
         Args:
             name: `last`, `best_round`, `best_per_client`, `best_val`, `global_last` or `global_mean_over_rounds`.
         """
-        value = self._found.score.numbers(self.summary).get(name) if self._found.is_done else None
+        value = self._cell_state.score.numbers(self.summary).get(name) if self._cell_state.is_done else None
         return None if value is None else float(value)
 
     def accuracy(self, name: str = "acc_last") -> float | None:
-        """One of its accuracies, 0 to 1; None where it is not done, or its task is not about classes."""
-        return self.score(name.removeprefix("acc_")) if self._found.score.name == "acc" else None
+        """Return an accuracy, 0 to 1; None if the cell is not done or its task is not classification."""
+        return self.score(name.removeprefix("acc_")) if self._cell_state.score.name == "acc" else None
 
     @cached_property
     def run(self) -> Run:
-        """Its run, as `read_run` reads it.
+        """The run, as `read_run` reads it.
 
         Raises:
-            UserError: it has none that can be read yet.
+            UserError: the cell has no run yet.
         """
-        if self._found.run is None:
-            raise UserError(f"{self.folder}: no run in there yet, the cell is {self.state}")
-        return Run(self._found.run)
+        if self._cell_state.run is None:
+            raise UserError(f"{self.folder}: the cell has no run yet, its state is: {self.state}")
+        return Run(self._cell_state.run)
 
     def __repr__(self) -> str:
-        """Which one, and how far it is."""
+        """Show row, column, seed and state."""
         return f"StudyCell({self.row!r}, {self.column!r}, seed {self.seed}, {self.state})"
 
 
@@ -114,16 +114,16 @@ class StudyResults:
         self.cells = [StudyCell(self.path, entry) for entry in read_cells(self.path)]
 
     def __repr__(self) -> str:
-        """Where it is and how far it got."""
+        """Show the folder and how many cells are done."""
         done = sum(cell.state == "done" for cell in self.cells)
         return f"StudyResults({str(self.path)!r}, {done} of {len(self.cells)} cells done)"
 
     @cached_property
     def table(self) -> dict[str, np.ndarray]:
-        """A line a cell, by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds`, scores, accuracies.
+        """The cells as arrays by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds`, and scores.
 
-        The task's score, whose name is in `score`, has its columns `last`, `best_round` and so on, not in percent;
-        where it is an accuracy, `acc_last` and so on are the same. NaN where a cell has none; float64.
+        The name of a task's score is in `score`; its values are in `last`, `best_round` and so on, not in percent.
+        If it is an accuracy, `acc_last` and so on have the same values. They are float64, NaN if a cell has none.
         """
         cells = self.cells
         return {
@@ -139,7 +139,7 @@ class StudyResults:
         }
 
     def frame(self) -> Any:
-        """The table as a pandas frame.
+        """Return the table as a pandas data frame.
 
         Raises:
             UserError: pandas is not installed.
@@ -151,13 +151,13 @@ class StudyResults:
         return pandas.DataFrame(self.table)
 
     def cell(self, row: str, column: str, seed: int, scale: float = 1.0) -> StudyCell:
-        """One of the cells.
+        """Return the cell of a row, column and seed.
 
         Args:
-            row: its method's name.
-            column: its task's name.
-            seed: of the run.
-            scale: of the rounds.
+            row: name of its method.
+            column: name of its task.
+            seed: one of the study's seeds.
+            scale: factor of the number of rounds, as in `--scale`.
 
         Raises:
             UserError: there is no such cell.
@@ -170,7 +170,7 @@ class StudyResults:
 
 
 def read_study(folder: str | os.PathLike[str]) -> StudyResults:
-    """Read a study's cells: where each is in the table, how far it is, its scores, and its run.
+    """Read the cells of a study: their places in the table, states, scores and runs.
 
     Raises:
         UserError: no study has been run in the folder.

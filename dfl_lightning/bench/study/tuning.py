@@ -1,7 +1,7 @@
-"""Options looked for before a table is made: trials are cells, judged on validation data, proposed by Optuna.
+"""Tuning of options before a table is made: trials are cells, proposed by Optuna and judged on validation data.
 
-What is proposed next is a function of the sampler's seed and of the values of the finished trials in their order. So a
-study that was killed proposes the same trials again, finds those that are done, and goes on.
+The next proposal depends only on the sampler's seed and on the scores of the finished trials, in their order. So a
+study that was killed proposes the same trials again, finds those that are done, and continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dfl_lightning.utils.storage.files import write_atomically
 from dfl_lightning.utils.storage.yaml_files import read_config
 
 TRIALS = "trials"
-"""The folder in a study's where the trials are."""
+"""The folder of the trials, in the study's folder."""
 
 Values = dict[str, Any]
 """Values by option."""
@@ -40,13 +40,13 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class BestTrial:
-    """What the trials of a place have shown.
+    """The best trial of a row and column.
 
     Attributes:
-        values: of the trial with the best validation score; of those with the same, the first.
-        value: that score, an accuracy from 0 to 1.
+        values: its values by option; of equally good trials, those of the first.
+        value: its validation score; an accuracy is from 0 to 1.
         trial: its number, from 0 on.
-        score: what it is.
+        score: the kind of score.
     """
 
     values: Values
@@ -56,60 +56,38 @@ class BestTrial:
 
 
 def tuned_file(folder: Path, scale: float) -> Path:
-    """The file with a study's chosen values.
-
-    Args:
-        folder: of the study.
-        scale: of the rounds.
-    """
+    """Return the path of the file with a study's chosen values, for a scale of the rounds."""
     return folder / ("tuned.yaml" if scale == 1 else f"tuned_scale-{scale:g}.yaml")
 
 
 def tuned_places(study: Study, folder: Path) -> list[Pair]:
-    """Return the rows and columns that have trials: without those of which `exclude` leaves no cell.
-
-    Args:
-        study: with a block `tune`.
-        folder: of the study.
-    """
+    """Return the rows and columns that have trials, without those whose cells are all excluded."""
     tune, seeds = study.require_tune(), [*study.seeds, *added_seeds(folder)]
     pairs = [pair for pair in study.pairs() if not study.missing(*pair)]
     kept = [pair for pair in pairs if not all(study.is_excluded(*pair, seed) for seed in seeds)]
-    if tune.column:  # its values are those of all columns
+    if tune.column:  # all columns use the values of this one
         rows = {row for row, _ in kept}
         kept = [(row, column) for row, column in pairs if column == tune.column and row in rows]
     return [(row, column) for row, column in kept if tune.space_of(row)]
 
 
 def chosen_values(study: Study, folder: Path, scale: float) -> dict[Pair, Values] | None:
-    """The chosen values by row and column; None if the trials of the file's present block `tune` are not all done.
-
-    Args:
-        study: the file's content.
-        folder: of the study.
-        scale: of the rounds.
-    """
+    """Read the chosen values by row and column; None unless all trials of the present block `tune` are done."""
     if study.tune is None:
         return {}
     file = tuned_file(folder, scale)
     content = read_config(file) if file.is_file() else {}
     if content.get("of") != _digest(study, scale):
         return None
-    found = {(entry["row"], entry["column"]): dict(entry["values"]) for entry in content["chosen"]}
-    if not found.keys() >= set(tuned_places(study, folder)):  # they were excluded then
+    chosen = {(entry["row"], entry["column"]): dict(entry["values"]) for entry in content["chosen"]}
+    if not chosen.keys() >= set(tuned_places(study, folder)):  # some were excluded when values were chosen
         return None
     column = study.tune.column
-    return {(row, c): found[row, column or c] for row, c in study.pairs() if (row, column or c) in found}
+    return {(row, c): chosen[row, column or c] for row, c in study.pairs() if (row, column or c) in chosen}
 
 
 def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
-    """Sentences about the trials, for below a table.
-
-    Args:
-        study: the file's content.
-        folder: of the study.
-        scale: of the rounds.
-    """
+    """Describe the trials and the chosen values in sentences for below a table."""
     tune = study.tune
     if tune is None:
         return
@@ -130,11 +108,7 @@ def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
 
 
 def tuned_with_other_code(plan: Plan) -> Iterator[str]:
-    """Say of which rows the values were chosen by trials of other code than the present one.
-
-    Args:
-        plan: of a study, with its chosen values.
-    """
+    """Yield a sentence for each place whose values were chosen by trials of other code than the present one."""
     file, tune = tuned_file(plan.folder, plan.scale), plan.study.tune
     if tune is None:
         return
@@ -151,9 +125,9 @@ class Tuning:
     """The trials of a study.
 
     Args:
-        study: with a block `tune`.
-        folder: of the study.
-        scale: of the rounds.
+        study: content of a study file with a block `tune`.
+        folder: folder of the study.
+        scale: factor of the number of rounds.
 
     Raises:
         UserError: Optuna is not installed, dfl-fit refuses a row, or a row has no validation data.
@@ -162,7 +136,7 @@ class Tuning:
     def __init__(self, study: Study, folder: Path, scale: float) -> None:
         self.study, self.folder, self.scale, self.tune = study, folder, scale, study.require_tune()
         if self.tune.run_seed in added_seeds(folder):
-            raise UserError(f"{study.path}: tune: run_seed {self.tune.run_seed} is a seed of the table; take another")
+            raise UserError(f"{study.path}: tune: run_seed {self.tune.run_seed} is also one of the table; take another")
         self._optuna = _optuna()
         self._resolver = Resolver(folder / "resolved-trials.json")
         self.places = tuned_places(study, folder)
@@ -172,7 +146,7 @@ class Tuning:
         self._searches = {place: self._search(place) for place in self.places}
 
     def check(self) -> None:
-        """Refuse data without a validation part, before anything is trained."""
+        """Raise if data have no validation part, before anything is trained."""
         seen: set[str] = set()
         for row, column in self.places:
             _, config = self._config((row, column), {})
@@ -187,16 +161,16 @@ class Tuning:
                 )
 
     def rounds_of_trials(self) -> Iterator[list[Cell]]:
-        """The next trial of every place; its cells must be done when the next ones are asked for.
+        """Yield the cells of the next trial of every place; they must be done before the next ones are requested.
 
         Raises:
-            UserError: one of them is not.
+            UserError: a cell is not done.
         """
         for number in range(self.tune.trials):
-            asked = {}
+            proposed = {}
             for place in self.places:
                 trial = self._searches[place].ask(self._distributions(place[0]))
-                asked[place] = trial
+                proposed[place] = trial
                 self.trials[place].append((dict(trial.params), self._cell(place, dict(trial.params))))
             self._resolver.save()
             cells = [self.trials[place][number][1] for place in self.places]
@@ -206,22 +180,22 @@ class Tuning:
             for place in self.places:
                 self.scores[place], value = validation_score(self.trials[place][number][1])
                 self.merits[place].append(self.scores[place].merit(value))
-                if number + 1 < self.tune.trials:  # a grid that has come to its end has nothing to be told
-                    self._searches[place].tell(asked[place], self.merits[place][-1])
+                if number + 1 < self.tune.trials:  # a grid that is exhausted accepts no result
+                    self._searches[place].tell(proposed[place], self.merits[place][-1])
 
     def choose(self) -> dict[Pair, BestTrial]:
-        """The best trial of each place, once all are done; written into the study's folder too."""
-        found = {}
+        """Choose the best trial of each place, once all are done, and write the choice into the study's folder."""
+        choices = {}
         for place in self.places:
             merits, score = self.merits[place], self.scores[place]
             best = max(range(len(merits)), key=lambda number: (rounded(merits[number]), -number))
-            found[place] = BestTrial(self.trials[place][best][0], score.merit(merits[best]), best, score)
-        self._write(found)
-        return found
+            choices[place] = BestTrial(self.trials[place][best][0], score.merit(merits[best]), best, score)
+        self._write(choices)
+        return choices
 
-    def _write(self, found: Mapping[Pair, BestTrial]) -> None:
+    def _write(self, choices: Mapping[Pair, BestTrial]) -> None:
         entries = []
-        for (row, column), choice in found.items():
+        for (row, column), choice in choices.items():
             cell = self.trials[row, column][choice.trial][1]
             about = {"row": row, "column": column, "values": choice.values, "trials": self.tune.trials}
             where = cell.folder.relative_to(self.folder).as_posix()
@@ -229,13 +203,13 @@ class Tuning:
             entries.append({**about, name: choice.value, "trial": choice.trial, "folder": where})
         about = {"of": _digest(self.study, self.scale), "optuna": self._optuna.__version__}
         content = {**about, "tune": self.tune.content, "chosen": entries}
-        labels = " or ".join(dict.fromkeys(choice.score.label for choice in found.values()))
+        labels = " or ".join(dict.fromkeys(choice.score.label for choice in choices.values()))
         head = f"# The values that dfl-study run has chosen by validation {labels}; made again where it is removed\n"
         text = head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         write_atomically(tuned_file(self.folder, self.scale), lambda file: file.write(text.encode()))
 
     def _search(self, place: Pair) -> Any:
-        """Optuna's study of a place: in memory, since its trials are asked for again in the same order."""
+        """Create Optuna's study of a place, in memory: a resumed study asks for its trials in the same order."""
         samplers = self._optuna.samplers
         seed = self.tune.seed
         if self.tune.sampler == "Grid":
@@ -260,35 +234,37 @@ class Tuning:
             raise UserError(f"{self.study.path}: tune: {option}: {error}") from error
 
     def _cell(self, place: Pair, values: Values) -> Cell:
-        found, config = self._config(place, values)
-        name = identity(found, config)
-        there = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # also where the row had another name then
-        folder = there[0] if there else self.folder / TRIALS / f"{slug(place)}-{name}"
+        resolved, config = self._config(place, values)
+        name = identity(resolved, config)
+        existing = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # the row may have another name now
+        folder = existing[0] if existing else self.folder / TRIALS / f"{slug(place)}-{name}"
         label = f"trial of {place[0]}"
-        return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False, code=found.code)
+        return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False, code=resolved.code)
 
     def _config(self, place: Pair, values: Values) -> tuple[Resolved, dict[str, Any]]:
         rounds = {} if self.tune.rounds is None else {"trainer.max_rounds": self.tune.rounds}
         words = [*words_of(self.study, *place), *as_words({**rounds, **values})]
         try:
-            found = self._resolver.resolve(words)
+            resolved = self._resolver.resolve(words)
         except UserError as error:
             raise UserError(f"{self.study.path}: tune: {place[0]}, {place[1]}: {error}") from error
-        return found, {**scaled(found.config, self.scale), "seed_everything": self.tune.run_seed}
+        return resolved, {**scaled(resolved.config, self.scale), "seed_everything": self.tune.run_seed}
 
 
 def validation_score(cell: Cell) -> tuple[Score, float]:
-    """The score of a trial after its last round, mean over clients, and what it is.
+    """Return the kind of score of a trial, and its validation score after the last round, mean over clients.
 
-    Nothing of the test data is read. A model whose loss is not finite counts as the worst: a share as 0, other scores
-    as infinitely bad.
+    Nothing of the test data is read. A model whose loss is not finite gets the worst one: 0 for a share, otherwise
+    infinitely bad.
 
     Raises:
         UserError: the trial is not done, or was not evaluated on validation data.
     """
     state = state_of(cell)
     if not state.is_done or state.run is None:
-        raise UserError(f"{cell.label}: the trial is {state.word}, and nothing is chosen without it: {state.why}")
+        raise UserError(
+            f"{cell.label}: the trial is {state.word}, but values are chosen when all are done: {state.why}"
+        )
     clients, score = Run(state.run).clients, state.score
     evaluated = clients.get(f"val_{score.name}")
     if evaluated is None or not len(evaluated):
@@ -300,17 +276,17 @@ def validation_score(cell: Cell) -> tuple[Score, float]:
 
 
 def _label_of(entry: Mapping[str, Any]) -> str:
-    """What the number of a chosen trial is called, by its key in tuned.yaml."""
+    """Return the label of the score of an entry in tuned.yaml, from its key."""
     name = next(key for key in entry if key.startswith("validation_")).removeprefix("validation_")
     return Score(name="acc" if name == "accuracy" else name).label
 
 
 def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[Pair, BestTrial] | None:
-    """All trials, and what they choose; None where the work was stopped.
+    """Run all trials and choose the best of each place; return None if the work was stopped.
 
     Args:
-        tuning: of a study.
-        work: does cells, and says whether it was allowed to end.
+        tuning: trials of a study.
+        work: runs cells; returns False if it was stopped.
     """
     for cells in tuning.rounds_of_trials():
         todo = [cell for cell in {cell.folder: cell for cell in cells}.values() if not state_of(cell).is_done]
@@ -320,7 +296,7 @@ def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[P
 
 
 def _digest(study: Study, scale: float) -> str:
-    """Hash what the choice depends on: the block, and all settings of rows and columns, those in configs included."""
+    """Hash what the choice depends on: the block `tune`, and all settings, those in config files included."""
     words = [words_of(study, row, column) for row, column in study.pairs() if not study.missing(row, column)]
     files = [contents(each) for each in words]
     text = json.dumps([study.require_tune().content, words, files, scale], sort_keys=True, default=str)
@@ -333,9 +309,7 @@ def _optuna() -> Any:
             warnings.simplefilter("ignore")
             import optuna
     except ImportError as error:
-        raise UserError(
-            "tune: Optuna is not installed, which proposes trials; pip install 'dfl_lightning[tune]'"
-        ) from error
+        raise UserError("tune needs Optuna, which is not installed; pip install 'dfl_lightning[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

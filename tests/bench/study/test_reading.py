@@ -80,7 +80,7 @@ def test_a_folder_that_was_moved_reads_the_same(planned, pretend, tmp_path):
     assert after.table["acc_last"][0] == 0.5
     for name in before:
         np.testing.assert_array_equal(before[name], after.table[name])
-    with pytest.raises(UserError, match="no run in there yet, the cell is waiting"):
+    with pytest.raises(UserError, match="the cell has no run yet, its state is: waiting"):
         _ = after.cells[1].run
 
 

@@ -327,7 +327,7 @@ def test_six_columns_are_too_few_for_three_rows(filled):
 
 def test_a_scaled_table_says_so_in_title_and_caption(filled):
     text = formats.markdown(make_table(filled(ACCURACIES, scale=0.5)))
-    assert "**Four small cells (rounds times 0.5: no number of the paper's setting)**" in text
+    assert "**Four small cells (rounds times 0.5: not the paper's setting)**" in text
     assert "- scaled: all counts of rounds times 0.5" in text
 
 

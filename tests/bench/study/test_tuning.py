@@ -166,7 +166,7 @@ def test_diverged_trial_scores_zero_and_failed_trial_stops(study_of, pretend):
     _, found = tuning_of(study_of, ONE)
     cell = next(found.rounds_of_trials())[0]
     with pytest.raises(
-        UserError, match="trial of Gossip, IID, seed 10000: the trial is waiting, and nothing is chosen"
+        UserError, match="trial of Gossip, IID, seed 10000: the trial is waiting, but values are chosen"
     ):
         tuning.validation_score(cell)
     run = pretend(cell)
@@ -215,7 +215,7 @@ def test_without_validation_data_nothing_is_trained(study_of, capsys):
     assert "Gossip, IID: tune chooses by validation scores, and there are no validation data" in capsys.readouterr().err
     assert not (FOLDER / "trials").exists()
     assert main(["table", "small.yaml"]) == 2
-    assert "have not been looked for yet; dfl-study tune small.yaml" in capsys.readouterr().err
+    assert "have no values yet; choose them with: dfl-study tune small.yaml" in capsys.readouterr().err
 
 
 def test_without_optuna_a_sentence_says_what_to_install(study_of, monkeypatch, capsys):
