@@ -202,7 +202,7 @@ def test_missing_slurm_is_reported(one_cell, capsys, monkeypatch, tmp_path):
     one_cell(1)
     monkeypatch.setenv("PATH", str(tmp_path))  # also where this is a cluster
     assert main(["run", "small.yaml", *SLURM]) == 2
-    assert "there is no srun here, so this is no machine of a SLURM cluster" in capsys.readouterr().err
+    assert "there is no srun here, so this machine is not part of a SLURM cluster" in capsys.readouterr().err
 
 
 def test_without_submitit_a_sentence_says_what_to_install(one_cell, monkeypatch, capsys):

@@ -70,7 +70,7 @@ def test_suggested_command_repeats_the_option(planned, study_of, pretend, capsys
 
     study_of()
     monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
-    monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops, starter: stops._hear(2, None))
+    monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops, starter: stops._record(2, None))
     assert main(["run", "small.yaml", "--discard-models"]) == 130
     assert "resume with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The cells of a study as jobs of a SLURM cluster: one array of submitit's, in which each job runs one cell."""
+"""The cells of a study as jobs of a SLURM cluster: an array by submitit, in which each job runs one cell."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ try:
     import submitit
 except ImportError as error:
     raise UserError(
-        "--slurm: submitit is not installed, which submits the jobs; pip install 'dfl_lightning[cluster]'"
+        "--slurm: this needs submitit, which is not installed; pip install 'dfl_lightning[cluster]'"
     ) from error
 
 JOBS = "jobs"
-"""The folder in a study's where submitit keeps its logs and what a job is to do."""
+"""The folder, in the study's folder, of submitit's logs and job files."""
 
 PERIOD = 0.2
-"""Seconds between two looks at a cell's process."""
+"""Seconds between two checks of a cell's process."""
 
 DELAYS = {"slurm": 90, "local": 30}
-"""Seconds before a time limit at which a job is told, for each executor: submitit's own defaults."""
+"""Seconds before a time limit at which a job gets a signal, for each executor: submitit's own defaults."""
 
 MOST_TIMEOUTS = 100
-"""Time limits that a cell may use up; one in which no round ends counts for `MOST_STARTS`."""
+"""Time limits that a cell may use up; those without a further round count for `MOST_STARTS` too."""
 
 LOCAL = ("timeout_min", "gpus_per_node", "signal_delay_s", "setup")
-"""Options that submitit's local executor does something with."""
+"""Options that submitit's local executor uses."""
 
 ONE_PROCESS = "a cell is one command on one machine, which starts the processes of trainer.devices itself; leave it out"
 INSTEAD = {
@@ -50,20 +50,20 @@ INSTEAD = {
     "additional_parameters": "give each as an option of its own, as in --slurm.reservation NAME",
     **dict.fromkeys(("nodes", "ntasks", "ntasks_per_node", "tasks_per_node", "map_count"), ONE_PROCESS),
 }
-"""Options of SLURM's or submitit's that are not for a study, and what to give in their place."""
+"""Options of SLURM or submitit that a study does not accept, and what to give instead."""
 
 
 class CellJob(submitit.helpers.Checkpointable):
-    """What a job does: work at one cell until it is done or has failed.
+    """A job that works at one cell until it is done or has failed.
 
-    A job that is stopped by a signal of submitit's (its time limit is near, or another job gets its place) has the
-    cell saved, and submitit requeues what `checkpoint` returns.
+    submitit stops a job by a signal if its time limit is near or another job gets its place. Then the job saves the
+    cell, and submitit requeues what `checkpoint` returns.
 
     Args:
-        cell: with an absolute folder.
-        threads: of its process; None: as many as the job has cores.
+        cell: the cell, with an absolute folder.
+        threads: threads of the cell's process; None: as many as the job has cores.
         starts: processes of the cell that have ended without a further round, those of earlier jobs.
-        saved: the cell's rounds when the last of them began.
+        saved: rounds that were done when the last of these began.
     """
 
     def __init__(self, cell: Cell, threads: int | None = None, starts: int = 0, saved: int = -1) -> None:
@@ -71,28 +71,28 @@ class CellJob(submitit.helpers.Checkpointable):
         self.starts, self.saved = starts, saved
         self._stopping = False
         self._worker: threading.Thread | None = None
-        self._said: list[str | BaseException] = []
+        self._results: list[str | BaseException] = []
 
     def __call__(self) -> str:
-        """Work at the cell; how it has ended, in words.
+        """Run the cell, and return how it has ended, in words.
 
         Raises:
             UserError: the cell has failed.
         """
         print(f"{self.cell.label}: {self.cell.folder}", flush=True)
-        # A signal's handler runs between any two steps of the main thread, which therefore only waits: the thread that
-        # works is never met in the middle of starting a process.
+        # A signal's handler runs between any two steps of the main thread. So this thread only waits, and another one
+        # works: no signal can then interrupt the start of a process.
         self._worker = threading.Thread(target=self._work)
         self._worker.start()
         self._wait()
-        end = self._said[0]
+        end = self._results[0]
         if isinstance(end, BaseException):
             raise end
         print(f"{self.cell.label}: {end}", flush=True)
         return end
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission | None:  # type: ignore[override]  # as jobs may return
-        """Have the cell saved; the job that goes on with it, None where going on is of no use."""
+        """Save the cell, and return the job that resumes it; None if a further job would be of no use."""
         self._stopping = True
         self._wait()
         state = state_of(self.cell)
@@ -108,9 +108,9 @@ class CellJob(submitit.helpers.Checkpointable):
 
     def _work(self) -> None:
         try:
-            self._said.append(self._work_at_the_cell())
+            self._results.append(self._work_at_the_cell())
         except BaseException as error:  # raised again by the main thread
-            self._said.append(error)
+            self._results.append(error)
 
     def _work_at_the_cell(self) -> str:
         if self._stopping:
@@ -120,11 +120,11 @@ class CellJob(submitit.helpers.Checkpointable):
         except Taken:
             done = state_of(self.cell).is_done
             return "done already" if done else "another process works at it, which this job leaves it to"
-        told = False
+        asked = False
         while not process.is_over(stopping=self._stopping):
-            if self._stopping and not told:
+            if self._stopping and not asked:
                 process.stop()
-                told = True
+                asked = True
             time.sleep(PERIOD)
         self.starts, self.saved = process.starts, process.saved
         state = state_of(self.cell)
@@ -133,45 +133,45 @@ class CellJob(submitit.helpers.Checkpointable):
         return state.word
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a job file holds: the cell, not the thread that works at it."""
-        return {**self.__dict__, "_stopping": False, "_worker": None, "_said": []}
+        """Return what a job file holds: the cell, but not the thread that works at it."""
+        return {**self.__dict__, "_stopping": False, "_worker": None, "_results": []}
 
 
 def submit(cells: Sequence[Cell], folder: Path, name: str, options: Mapping[str, Any], at_once: int | None) -> str:
-    """Submit a job for each cell; the jobs' number or numbers.
+    """Send a job for each cell to the cluster, and return the number or the range of numbers of the jobs.
 
     Args:
-        cells: that are to be trained, one at least.
-        folder: of the study.
-        name: of the study.
-        options: those that begin with `--slurm.`, without it, as `check_options` takes them.
+        cells: cells to be trained, at least one.
+        folder: folder of the study.
+        name: name of the study.
+        options: options that begin with `--slurm.`, without this prefix, which `check_options` accepts.
         at_once: jobs that may run at a time; None: as many as submitit's default allows.
 
     Raises:
-        UserError: what submitit or the cluster says when it refuses the jobs.
+        UserError: submitit or the cluster refuses the jobs.
     """
-    here = options.get("executor") == "local"  # where all cells run at once
-    threads = threads_of_a_cell(len(cells)) if here else None
+    is_local = options.get("executor") == "local"  # all cells run at once on this machine
+    threads = threads_of_a_cell(len(cells)) if is_local else None
     jobs = [CellJob(replace(cell, folder=cell.folder.absolute()), threads) for cell in cells]
     try:
-        inside = "SLURM_JOB_ID" in os.environ  # a job's variables would be those of the new ones
+        inside = "SLURM_JOB_ID" in os.environ  # the new jobs would inherit the variables of this job
         with submitit.helpers.clean_env() if inside else nullcontext():
             submitted = _executor(folder / JOBS, name, options, at_once).submit_array(jobs)
-    except Exception as error:  # in the words of submitit or of sbatch
+    except Exception as error:  # submitit and sbatch raise errors of many kinds
         raise UserError(f"--slurm: the jobs cannot be submitted: {error}") from error
     numbers = list(dict.fromkeys(job.job_id.partition("_")[0] for job in submitted))
     return numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def check_options(options: Mapping[str, Any], at_once: int | None) -> None:
-    """Refuse what no job could be submitted with, as far as this can be said here.
+    """Raise if no job can be submitted with these options.
 
     Args:
-        options: those that begin with `--slurm.`, without it.
-        at_once: jobs that may run at a time.
+        options: options that begin with `--slurm.`, without this prefix.
+        at_once: jobs that may run at a time; None: not given.
 
     Raises:
-        UserError: the option, and what to give in its place.
+        UserError: an option is missing or not allowed; the message says what to give instead.
     """
     kind = options.get("executor", "slurm")
     if kind not in DELAYS:
@@ -182,7 +182,7 @@ def check_options(options: Mapping[str, Any], at_once: int | None) -> None:
         if kind == "local" and option not in (*LOCAL, "executor", "max_num_timeout"):
             raise UserError(f"{PREFIX}{option}: the local executor has only {', '.join(LOCAL)}")
     if kind == "local" and at_once is not None:
-        raise UserError(f"-j {at_once}: the local executor starts all cells at once; without --slurm, -j is heeded")
+        raise UserError(f"-j {at_once}: the local executor starts all cells at once; leave out -j, or --slurm")
     times = options.get("max_num_timeout", MOST_TIMEOUTS)
     if type(times) is not int or times < 0:
         raise UserError(f"--slurm.max_num_timeout {times}: it is a number of time limits that a cell may use up")
@@ -196,15 +196,15 @@ def check_options(options: Mapping[str, Any], at_once: int | None) -> None:
         )
     if kind == "slurm" and submitit.SlurmExecutor.affinity() <= 0:
         raise UserError(
-            "--slurm: there is no srun here, so this is no machine of a SLURM cluster; start dfl-study on one, or give "
-            "--slurm.executor local"
+            "--slurm: there is no srun here, so this machine is not part of a SLURM cluster; start dfl-study on one "
+            "that is, or give --slurm.executor local"
         )
 
 
 def _executor(folder: Path, name: str, options: Mapping[str, Any], at_once: int | None) -> Any:
-    """Submitit's executor for options that have been checked."""
+    """Create submitit's executor from options that have been checked."""
     rest: dict[str, Any] = dict(options)
-    for option in ("setup", "teardown"):  # lines of a shell: one may be given without brackets
+    for option in ("setup", "teardown"):  # lists of shell lines; a single one may be given without brackets
         if isinstance(rest.get(option), str):
             rest[option] = [rest[option]]
     kind, times = rest.pop("executor", "slurm"), rest.pop("max_num_timeout", MOST_TIMEOUTS)

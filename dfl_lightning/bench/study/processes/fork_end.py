@@ -1,4 +1,4 @@
-"""The end of a fork: what Python does when it ends, for all that is not of the libraries."""
+"""The end of a fork: the steps of Python's own end, for everything that the libraries do not own."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ OURS = "dfl_lightning"
 def end_fork(code: int, inherited: Collection[str]) -> NoReturn:
     """End this process in Python's order: threads, exit handlers, garbage, modules, and the garbage that they leave.
 
-    The libraries that were imported before the fork stay as they are: to take them to pieces would copy the memory that
-    this process shares with its server, which takes longer than a small cell's round.
+    The libraries that were imported before the fork are not cleaned up. This would copy the memory that the process
+    shares with its server, which takes longer than a round of a small cell.
 
     Args:
         code: the exit code.
-        inherited: names of the modules that were there at the fork.
+        inherited: names of the modules that were imported before the fork.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _flush()
-    mine = vars(sys.modules[__name__])
+    this_module = vars(sys.modules[__name__])
     modules = [(name, vars(module)) for name, module in reversed([*sys.modules.items()])]
-    for name, names in modules:  # of this library first, which knows the run, so that it goes while its classes work
-        if name.partition(".")[0] == OURS and names is not mine:
+    for name, names in modules:  # this library first: it holds the run, which must be deleted while classes work
+        if name.partition(".")[0] == OURS and names is not this_module:
             names.clear()
     gc.collect()
     for name, names in modules:

@@ -1,9 +1,9 @@
-"""The process of which a study's cells are forks: it has imported the libraries, which takes seconds, and nothing else.
+"""The server that is forked for each cell of a study: it has imported the libraries, which takes seconds.
 
     python -m dfl_lightning.bench.study.processes.fork_server
 
-Its standard input is a socket of the study's, from which it reads requests until the study has ended. A fork leaves
-`serve` and becomes what `python -m dfl_lightning.bench.study.processes.child` would be: Python ends it as it ends any
+Its standard input is a socket, from which it reads the study's requests until the study has ended. A fork returns from
+`serve` and then does what `python -m dfl_lightning.bench.study.processes.child` would do. Python ends it as it ends any
 other process.
 """
 
@@ -32,14 +32,14 @@ LONGEST = 1 << 18
 
 @dataclass(frozen=True)
 class Work:
-    """What a fork is to do.
+    """The work of a fork.
 
     Attributes:
-        module: what to run, as `python -m` does.
-        words: for it.
+        module: module to run, as `python -m` does.
+        words: arguments of the module.
         environment: variables that differ from the server's.
-        without: variables of the server's that it does not have.
-        descriptors: its standard input, its log, and the lock of its folder where there is one.
+        without: variables of the server that the fork must not have.
+        descriptors: standard input, the log, and the lock of the cell's folder if there is one.
     """
 
     module: str
@@ -50,30 +50,30 @@ class Work:
 
 
 def main() -> None:
-    """Import, say so, and serve; in a fork: be a cell."""
-    control = socket.socket(fileno=os.dup(0))  # the study sees it closed when this process has ended, not before
+    """Import the libraries, report it, and start forks on request; in a fork, run a cell."""
+    control = socket.socket(fileno=os.dup(0))  # it is closed when this process ends, not before
     own_process()
-    with loading():  # a fork's collections do not look through what is imported, which would copy its pages
+    with loading():  # forks do not collect garbage in imported modules, which would copy their memory
         for module in PRELOADED:
             importlib.import_module(module)
         importlib.import_module(PRELOADED[0]).prepare_forks()
     gc.disable()
     sys.stdout.flush()
     sys.stderr.flush()
-    printed = os.pread(1, os.fstat(1).st_size, 0)  # by what was imported: a file, which is the study's too
+    printed = os.pread(1, os.fstat(1).st_size, 0)  # the output of the imports; the study reads this file too
     work = serve(control, obstacle())
     if work is None:
-        os._exit(0)  # nothing to save or to tell
+        os._exit(0)  # there is nothing to save or to report
     control.close()
     gc.enable()
     become_cell(work, printed)
 
 
 def obstacle() -> str:
-    """Why this process cannot be forked; empty where it can.
+    """Return why this process cannot be forked; empty if it can.
 
-    OpenBLAS, which starts threads when it is imported, ends them before a fork and starts them again when it computes.
-    So the threads are counted after a first fork.
+    OpenBLAS starts threads when it is imported, ends them before a fork, and starts them again when it computes. So
+    the threads are counted after a first fork.
     """
     import torch
 
@@ -89,14 +89,14 @@ def obstacle() -> str:
 
 
 def serve(control: socket.socket, why_not: str) -> Work | None:
-    """Start forks and say how they have ended; None where the study has ended.
+    """Start forks on request and report how they ended, until the study has ended.
 
     Args:
-        control: connected with the study, one message for each request and each answer.
-        why_not: the first message: why this process starts no forks, empty where it does.
+        control: socket to the study, with one message for each request and each answer.
+        why_not: why this process cannot start forks, the first message; empty if it can.
 
     Returns:
-        In a fork: what it is to do.
+        In a fork, its work; in the server, None once the study has ended.
     """
     answer: dict[str, Any] = {"obstacle": why_not}
     while True:
@@ -124,21 +124,21 @@ def serve(control: socket.socket, why_not: str) -> Work | None:
 
 
 def exit_code(pid: int) -> int | None:
-    """Of a fork, negative for a signal; None while it works."""
+    """Return the exit code of a fork, negative for a signal; None while it works."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def become_cell(work: Work, printed: bytes) -> None:
-    """What a new Python would be, in a session of its own.
+    """Turn the fork into a fresh interpreter process in its own session, and run its work.
 
     Signal handlers, warning filters, the working folder and the numbers of threads are those of a Python that has
-    imported the libraries in this environment, since the server has changed nothing of it. Python seeds `random` anew
-    in every fork.
+    imported the libraries in this environment, since the server has not changed them. Python seeds `random` anew in
+    every fork.
 
     Args:
-        work: what to do.
-        printed: what the libraries have printed when they were imported; the cell's log gets it.
+        work: what the study has requested.
+        printed: output of the libraries during their import, which is written to the cell's log.
     """
     import numpy
     import torch
@@ -150,16 +150,16 @@ def become_cell(work: Work, printed: bytes) -> None:
         os.dup2(descriptor, standard)
     os.close(stdin)
     os.close(log)
-    for descriptor in lock:  # held until this process ends; not by what it starts
+    for descriptor in lock:  # this process holds the lock until it ends; its children do not
         os.set_inheritable(descriptor, False)
-    if not os.read(0, 1):  # the study does not know that this fork is there: it starts the cell in another way
+    if not os.read(0, 1):  # the study does not know of this fork, and starts the cell in another way
         os._exit(0)
     os.write(2, printed)
     for name in work.without:
         os.environ.pop(name, None)
     os.environ.update(work.environment)
-    importlib.invalidate_caches()  # users' modules may have been written since
-    numpy.random.seed()  # forks would draw the same, where new Pythons do not
+    importlib.invalidate_caches()  # users may have written modules since
+    numpy.random.seed()  # all forks would draw the same numbers otherwise
     torch.default_generator.seed()
     sys.argv = [work.module, *work.words]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]

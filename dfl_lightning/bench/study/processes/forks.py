@@ -1,4 +1,4 @@
-"""A study's side of the fork server: it is started, asked for forks, and told about by none of them when it is gone."""
+"""The study's side of the fork server: it starts the server, requests forks, and watches them if the server is gone."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from contextlib import suppress
 from typing import IO, Any
 
 SERVER, CHILD = "dfl_lightning.bench.study.processes.fork_server", "dfl_lightning.bench.study.processes.child"
-"""Modules: the server's, and that of a cell's process."""
+"""The modules of the server and of a cell's process."""
 
 LOADING = 600.0
 """Seconds in which a server must have imported the libraries."""
 ANSWER = 60.0
 """Seconds in which it must answer a request."""
 PERIOD = 0.02
-"""Seconds between two looks at a process that is waited for."""
+"""Seconds between two checks of a process that is waited for."""
 
 
 class ForkServer:
     """A process that imports the libraries and then starts cells as forks of itself.
 
     Args:
-        environment: its variables, which cells inherit.
+        environment: variables of the server, which cells inherit.
 
     Attributes:
-        environment: the same.
-        why_lost: why it can start nothing, empty where it can or will.
-        refuses: whether another one could start nothing either.
+        environment: variables of the server.
+        why_lost: why the server cannot start cells; empty if it can, or will be able to.
+        refuses: whether another server could not start cells either.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -44,24 +44,24 @@ class ForkServer:
         self._loading, self._until = True, time.monotonic() + LOADING
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER)
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # until it is lost
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the server is lost
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", SERVER],
                 stdin=theirs.fileno(),
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 env=self.environment,
                 start_new_session=True,  # Ctrl-C is for the study
             )
 
     @property
     def pid(self) -> int:
-        """Its number in the system."""
+        """The process id."""
         return self._process.pid
 
     def is_loading(self) -> bool:
-        """Whether it is still importing."""
+        """Return True while the server imports the libraries; note if this fails or takes too long."""
         if self._loading and not self.why_lost:
             if select.select([self._socket], [], [], 0)[0]:
                 answer = self._receive()
@@ -75,13 +75,13 @@ class ForkServer:
     def start(
         self, words: Sequence[str], log: IO[bytes], environment: Mapping[str, str], lock: int | None
     ) -> ForkedCell | None:
-        """Start a cell; None where this server cannot, and then nothing has begun.
+        """Start a cell and return its process; None if this server cannot, in which case nothing was started.
 
         Args:
-            words: of `dfl-fit`.
-            log: a file for what it prints.
-            environment: its variables.
-            lock: descriptor of a lock that it holds too; None: there is none.
+            words: arguments of `dfl-fit`.
+            log: file for the output of the cell.
+            environment: variables of the cell.
+            lock: descriptor of a lock that the cell holds too; None: there is none.
         """
         if self.is_loading() or self.why_lost:
             return None
@@ -95,19 +95,19 @@ class ForkServer:
         finally:
             os.close(theirs)
         if answer is None or "pid" not in answer:
-            stdin.close()  # an unknown fork ends by this
+            stdin.close()  # a fork that was started nevertheless ends by this
             return None
         cell = ForkedCell(self, answer["pid"], stdin)
         cell.begin()
         return cell
 
     def exit_code(self, pid: int) -> int | None:
-        """Of a fork, negative for a signal; None while it works, or where this server is lost."""
+        """Return the exit code of a fork, negative for a signal; None while it works, or if this server is lost."""
         answer = self._ask({"pid": pid})
         return None if answer is None else answer["code"]
 
     def close(self) -> None:
-        """End it, which has nothing to save; cells that still run go on."""
+        """End the server, which has nothing to save; cells that still run continue."""
         if not self.why_lost:
             self._lose("the study is over")
 
@@ -116,7 +116,7 @@ class ForkServer:
             return None
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-        except OSError:  # it has gone, or does not read
+        except OSError:  # the server has ended, or does not read
             self._lose()
             return None
         return self._receive()
@@ -133,32 +133,32 @@ class ForkServer:
         return answer
 
     def _lose(self, why: str = "", refuses: bool = False) -> None:
-        """It is of no use any more: say why, and let no late fork of it begin."""
-        self._process.kill()  # if it has not ended by itself
+        """Give the server up: kill it, so that it starts no late fork, and record why."""
+        self._process.kill()  # it may have ended already
         code = self._process.wait()
         if not why:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            self._said.seek(0)
-            last = (self._said.read().decode(errors="replace").splitlines() or [""])[-1]
+            self._output.seek(0)
+            last = (self._output.read().decode(errors="replace").splitlines() or [""])[-1]
             why = f"the process that was to start them has ended by {how}{f' ({last})' if last else ''}"
             refuses = self._loading and code > 0
         self._socket.close()
-        self._said.close()
+        self._output.close()
         self.why_lost, self.refuses = why, refuses
 
 
 class ForkedCell:
     """The process of a cell, with what a study needs of `subprocess.Popen`.
 
-    Its parent is the server. Where that is gone, the cell's end shows in its standard input, which then has no reader.
+    Its parent is the server. If that is gone, its end shows in its standard input, which has no reader then.
 
     Args:
-        server: has started it.
-        pid: its number in the system.
-        stdin: the study's end of its standard input.
+        server: the server that has started the cell.
+        pid: process id of the cell.
+        stdin: the study's end of the cell's standard input.
 
     Attributes:
-        returncode: its exit code, negative for a signal; None while it works. -SIGKILL where it is unknown.
+        returncode: exit code, negative for a signal; None while the cell works; -SIGKILL if unknown.
     """
 
     def __init__(self, server: ForkServer, pid: int, stdin: IO[bytes]) -> None:
@@ -169,12 +169,12 @@ class ForkedCell:
         self._input.register(stdin.fileno(), 0)
 
     def begin(self) -> None:
-        """Let it begin: until then it waits, for the case that its server is killed before it says what it has done."""
-        with suppress(BrokenPipeError):  # it was killed
+        """Let the cell begin; until then it waits, since the server may be killed before it reports the fork."""
+        with suppress(BrokenPipeError):  # the cell was killed
             self.stdin.write(b"\n")
 
     def poll(self) -> int | None:
-        """Its exit code, once it has one."""
+        """Return the exit code; None while the cell works."""
         if self.returncode is None:
             self.returncode = self._server.exit_code(self.pid)
             if self.returncode is None and self._server.why_lost and self._input.poll(0):
@@ -182,16 +182,16 @@ class ForkedCell:
         return self.returncode
 
     def wait(self) -> int:
-        """Its exit code, when it has one."""
+        """Wait until the cell has ended, and return its exit code."""
         while (code := self.poll()) is None:
             time.sleep(PERIOD)
         return code
 
     def send_signal(self, number: int) -> None:
-        """If it works still."""
+        """Send a signal to the cell if it still works."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """The same with SIGKILL."""
+        """Kill the cell if it still works."""
         self.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`dfl-study run`: cells that are not done, so many at once, until all are."""
+"""The loop of `dfl-study run`: it runs the cells that are not done, a number at a time."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from dfl_lightning.bench.study.processes.starting import Starter
 from dfl_lightning.bench.study.progress import Progress
 
 PERIOD = 0.2
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 PERIOD_OF_OTHERS = 3.0
-"""Seconds between two looks at a cell that another study works at."""
+"""Seconds between two checks of a cell that another study works at."""
 
 
 class Stops:
-    """Handles Ctrl-C and SIGTERM while cells run.
+    """Handler of Ctrl-C and SIGTERM while cells run.
 
     Attributes:
-        signum: the first signal that came; 0: none.
-        times: how many came.
+        signum: the first signal that was received; 0: none.
+        times: number of signals that were received.
     """
 
     def __init__(self) -> None:
         self.signum, self.times = 0, 0
 
     def __enter__(self) -> Stops:
-        self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._record) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> Any:
+    def _record(self, number: int, frame: FrameType | None) -> Any:
         self.signum = self.signum or number
         self.times += 1
 
 
 def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops, starter: Starter) -> None:
-    """Work at cells until each is done, has failed, or is stopped.
+    """Run cells until each is done, has failed, or is stopped.
 
     Args:
-        cells: in this order; those that are done are passed over.
-        jobs: processes at a time; the machine's cores are shared out among them, unless `OMP_NUM_THREADS` is set.
-        progress: is told what happens.
-        stops: a first signal lets the processes save and leave, a second one ends them at once.
-        starter: starts their processes.
+        cells: cells in the order in which to start them; those that are done are skipped.
+        jobs: processes at a time; the machine's cores are divided among them, unless `OMP_NUM_THREADS` is set.
+        progress: display that receives what happens.
+        stops: signals; the first one lets the processes save and end, the second one kills them.
+        starter: starter of the processes.
     """
     threads = threads_of_a_cell(jobs)
     environment = environment_of_a_cell(threads)
     queue = _Queue(cells)
     working: list[CellProcess] = []
-    heard = 0
+    handled = 0
     try:
         while working or (queue.cells and not stops.signum):
-            if stops.times > heard:
-                heard = stops.times
+            if stops.times > handled:
+                handled = stops.times
                 for process in working:
-                    process.stop() if heard == 1 else process.kill()
+                    process.stop() if handled == 1 else process.kill()
             for process in list(working):
                 if process.is_over(stopping=bool(stops.signum)):
                     working.remove(process)
@@ -82,16 +82,12 @@ def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops
             progress.show([process.cell for process in working], len(queue.cells))
             time.sleep(PERIOD)
     finally:
-        for process in working:  # an error: the disk is full, for example
+        for process in working:  # only after an error, for example if the disk is full
             process.stop()
 
 
 class _Queue:
-    """The cells that are not done yet.
-
-    Args:
-        cells: all of them, in order.
-    """
+    """The cells that are not done yet, in the order in which to start them."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = list(cells)
@@ -99,21 +95,24 @@ class _Queue:
         self._until: dict[Any, float] = {}
 
     def next(self, progress: Progress) -> Cell | None:
-        """A cell to work at; those that are done, or that another study has just seen fail, leave the queue."""
+        """Remove and return a cell to work at; None if there is none now.
+
+        Cells that another study has finished, or has seen fail since, are removed too.
+        """
         for cell in list(self.cells):
             if time.monotonic() < self._until.get(cell.folder, 0.0):
                 continue
             state = state_of(cell)
             if state.is_done or _time_of_failure(cell) > self._failures[cell.folder]:
                 self.cells.remove(cell)
-                progress.ended(state)  # by another study
+                progress.ended(state)  # another study has worked at it
                 continue
             self.cells.remove(cell)
             return cell
         return None
 
     def put_off(self, cell: Cell) -> None:
-        """Another process works at it: look again later."""
+        """Add a cell again that another process works at, and check it later."""
         self.cells.append(cell)
         self._until[cell.folder] = time.monotonic() + PERIOD_OF_OTHERS
 

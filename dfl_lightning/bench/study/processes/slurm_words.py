@@ -1,4 +1,4 @@
-"""The words of `dfl-study run` that begin with `--slurm.`: options of submitit's and of SLURM's own."""
+"""The arguments of `dfl-study run` that begin with `--slurm.`: options of submitit and of SLURM."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PREFIX = "--slurm."
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words of a command without those that begin with `--slurm.`, and these as options.
+    """Separate the arguments that begin with `--slurm.` from the others; return the others, and these as options.
 
     Raises:
-        UserError: an option without a value.
+        UserError: an option has no value.
 
     Examples:
         >>> split_options(["run", "mine", "--slurm.timeout_min", "240", "-j", "8", "--slurm.partition=gpu"])
@@ -39,7 +39,7 @@ def split_options(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A number, a list or a word; what YAML would take for a time of day or a date is a word too."""
+    """Parse a number, a truth value or a list; keep all else as text, also what YAML reads as a time or date."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
