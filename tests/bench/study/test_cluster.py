@@ -209,7 +209,7 @@ def test_without_submitit_a_sentence_says_what_to_install(one_cell, monkeypatch,
     one_cell(1)
     monkeypatch.setitem(sys.modules, "submitit", None)
     monkeypatch.delitem(sys.modules, "dfl_lightning.bench.study.processes.cluster", raising=False)
-    monkeypatch.delattr(dfl_lightning.bench.study, "cluster", raising=False)
+    monkeypatch.delattr(dfl_lightning.bench.study.processes, "cluster", raising=False)
     assert main(["run", "small.yaml", *SLURM]) == 2
     assert "pip install 'dfl_lightning[cluster]'" in capsys.readouterr().err
 
