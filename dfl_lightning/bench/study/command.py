@@ -398,7 +398,7 @@ def _make_folder(plan: Plan) -> None:
         write_cells(plan)
     except OSError as error:
         raise UserError(
-            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); give another one with --to"
+            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); give another with --to"
         ) from error
 
 
@@ -407,7 +407,7 @@ def _make_trials_folder(folder: Path) -> None:
         (folder / TRIALS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: the study's folder cannot be made ({error.strerror}); give another one with --to"
+            f"{folder}: the study's folder cannot be made ({error.strerror}); give another with --to"
         ) from error
 
 

@@ -21,13 +21,13 @@ from dfl_lightning.utils.storage.files import write_atomically
 from dfl_lightning.utils.storage.locks import FolderLock
 
 MOST_STARTS = 5
-"""Starts of a cell without a further round, after which it counts as failed."""
+"""Number of starts in a row without a further round after which a cell counts as failed."""
 
 LOG = "log.txt"
-"""What the processes of a cell have printed."""
+"""The file, in a cell's folder, with the output of its processes."""
 
 ENDED = "ending.json"
-"""Why its last process has failed."""
+"""The file, in a cell's folder, with the reason why its last process failed."""
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a process that was asked to stop."""
@@ -36,18 +36,18 @@ STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 class CellProcess:
     """A process that works at a cell.
 
-    The lock is the process's too: where the study is killed, no other study begins with the cell before this has ended.
+    The process holds the lock too: if the study is killed, no other study begins with the cell before it has ended.
 
     Args:
-        cell: what to work at.
-        threads: of its own.
-        starts: processes before this one that have ended without a further round.
-        saved: the cell's rounds when the last of them began.
-        start: starts processes of the cell.
+        cell: cell to run.
+        threads: threads of the process.
+        starts: number of earlier processes that have ended without a further round.
+        saved: rounds that were done when the last of these began.
+        start: function that starts a process of the cell.
 
     Attributes:
-        starts: with this process.
-        saved: the cell's rounds when this process began.
+        starts: number of processes without a further round, this one included.
+        saved: rounds that were done when this process began.
 
     Raises:
         Taken: another study works at the cell.
@@ -56,10 +56,10 @@ class CellProcess:
     def __init__(self, cell: Cell, threads: int, starts: int = 0, saved: int = -1, start: Start = start_python) -> None:
         self.cell, self._threads, self._start_process = cell, threads, start
         self.starts, self.saved = starts, saved
-        self._checkpoint: Path | None = None  # one to start from in the place of the run's last
+        self._checkpoint: Path | None = None  # to resume from instead of the run's last one
         self._lock = take(cell.folder)
         try:
-            if state_of(cell).is_done:  # by another study, just now
+            if state_of(cell).is_done:  # another study has just finished it
                 raise Taken
             self._start()
         except BaseException:
@@ -67,7 +67,7 @@ class CellProcess:
             raise
 
     def _start(self) -> None:
-        """Start it, from the last checkpoint where there is one."""
+        """Start the process, from the last checkpoint if there is one."""
         state = state_of(self.cell)
         if state.other_code and state.run is not None:
             set_aside(self.cell, state.run)
@@ -78,7 +78,7 @@ class CellProcess:
             words = ["--ckpt_path", str(self._checkpoint or state.run)]
         else:
             for run in runs_of(self.cell):
-                shutil.rmtree(run)  # it has no checkpoint: its rounds are done again
+                shutil.rmtree(run)  # it has no checkpoint, so its rounds are done again
             text = config_text(self.cell.config)
             about = f"# dfl_lightning {dfl_lightning.__version__}, commit {commit_now()}\n"
             write_atomically(self.cell.folder / CONFIG, lambda file: file.write((about + text).encode()))
@@ -93,14 +93,14 @@ class CellProcess:
 
     @property
     def pid(self) -> int:
-        """Its number in the system."""
+        """The process id."""
         return self._process.pid
 
     def is_over(self, stopping: bool) -> bool:
-        """Whether nothing works at the cell any more; a process that was ended from outside is started again.
+        """Return True if no process works at the cell any more; start one again that was ended from outside.
 
         Args:
-            stopping: whether the study is being stopped, and nothing is to be started again.
+            stopping: whether the study is being stopped, so that no process is started again.
         """
         code = self._process.poll()
         if code is None:
@@ -119,11 +119,11 @@ class CellProcess:
         return True
 
     def _ending(self, code: int) -> Ending | None:
-        """Why it has ended for good; None where it may go on."""
+        """Return why the process has ended for good; None if it is to be started again."""
         if code > 0 and code not in STOPPED:
             ending = read_ending(self.cell.folder / ENDED)
             if ending is None:
-                return Ending(code, f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why")
+                return Ending(code, f"dfl-fit ended with exit code {code}; {self.cell.folder / LOG} may say why")
             if ending.previous is not None and self._checkpoint is None:
                 self._checkpoint = Path(ending.previous)
                 return None
@@ -135,29 +135,31 @@ class CellProcess:
         return Ending(code, f"its process was ended by {name} {self.starts} times without a further round{hint}")
 
     def stop(self) -> None:
-        """Ask it to save and leave."""
+        """Ask the process to save and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._process.kill()
 
 
 class Taken(Exception):
-    """Another process works at a cell."""
+    """Error: another process works at a cell."""
 
 
 def take(folder: Path) -> FolderLock:
-    """The lock of a cell.
+    """Acquire the lock of a cell's folder, which is made if needed.
 
     Raises:
-        Taken: another one has it.
+        Taken: another process holds it.
         UserError: the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder}: the cell's folder cannot be made ({error.strerror}); --to names another") from error
+        raise UserError(
+            f"{folder}: the cell's folder cannot be made ({error.strerror}); give another with --to"
+        ) from error
     lock = FolderLock()
     try:
         lock.take(folder)

@@ -1,4 +1,4 @@
-"""How far a cell is: read from what its runs have left in its folder, nothing else is kept anywhere."""
+"""The state of a cell, read only from the files that its runs have left in its folder."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dfl_lightning.utils.storage.locks import is_locked
 from dfl_lightning.utils.storage.yaml_files import read_config
 
 FAILURE = "failure.json"
-"""Why a cell has failed, or which data it lacks; gone when it is started again."""
+"""The file with the reason why a cell has failed, or which data it lacks; removed when the cell is started again."""
 
 
 @dataclass(frozen=True)
 class CellState:
-    """What a cell's folder says.
+    """The state of a cell, as its folder says.
 
     Attributes:
-        cell: whose.
-        run: the folder of its newest run that can be resumed, or that is finished; None: there is none.
-        summary: that run's, empty where there is none yet.
-        why: a sentence, where it has failed or its data are missing.
-        lacks_data: whether the latter.
-        other_code: how the code of its run differs from the present one, unless that was accepted.
-        accepted_code: the same, where it was accepted.
+        cell: the cell.
+        run: the folder of its newest run that is finished or can be resumed; None: there is none.
+        summary: content of the run's summary.json; empty if there is none yet.
+        why: a sentence, if the cell has failed or its data are missing.
+        lacks_data: whether its data are missing.
+        other_code: how the code of its run differs from the present one, unless the difference was accepted.
+        accepted_code: how the code of its run differs from the present one, if the difference was accepted.
     """
 
     cell: Cell
@@ -48,17 +48,17 @@ class CellState:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has a finished run of the present code, or of one that was accepted."""
+        """True if the cell has a finished run, of the present code or of code that was accepted."""
         return self.summary.get("status") == "finished" and not self.other_code
 
     @cached_property
     def is_running(self) -> bool:
-        """Whether a process works at it."""
+        """True if a process works at the cell."""
         return not self.is_done and is_locked(self.cell.folder)
 
     @property
     def word(self) -> str:
-        """One of done, running, missing data, failed, other code, stopped, waiting."""
+        """The state in a word: done, running, missing data, failed, other code, stopped or waiting."""
         if self.is_done:
             return "done"
         if self.is_running:
@@ -71,47 +71,47 @@ class CellState:
 
     @cached_property
     def rounds(self) -> int:
-        """Rounds that are done, those since the last checkpoint included."""
+        """The number of rounds that are done, those since the last checkpoint included."""
         if self.is_done:
             return int(self.summary.get("rounds", 0))
         return 0 if self.run is None or (self.other_code and not self.is_running) else rows_of(self.run)
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all its rounds, where it is done."""
+        """The seconds of all rounds; None if the cell is not done."""
         seconds = self.summary.get("seconds", {}).get("rounds") if self.is_done else None
         return None if seconds is None else float(seconds)
 
     def number(self, measure: Measure) -> float | None:
-        """What a table compares, in its unit; None where the cell is not done or has none."""
+        """Return the number that a table compares, in its unit; None if the cell is not done or has none."""
         return measure.of(self.summary, self.run) if self.is_done else None
 
     @property
     def score(self) -> Score:
-        """What its run's task compares models by."""
+        """The kind of score of the run's task."""
         return Score.read(self.summary)
 
     def is_broken(self, measure: Measure) -> bool:
-        """Say whether its number is NaN or infinite, as where a client's loss was not finite."""
+        """Return True if the number is NaN or infinite, for example because a client's loss was not finite."""
         return self.is_done and measure.is_not_finite(self.summary, self.run)
 
 
 def state_of(cell: Cell) -> CellState:
-    """Read a cell's folder."""
+    """Read the state of a cell from its folder."""
     runs = runs_of(cell)
     for run in runs:
         summary = read_json(run / "summary.json")
         if summary.get("status") == "finished":
             return _with_code(CellState(cell, run, summary))
-    going = next((run for run in runs if (run / FOLDER / LAST).exists()), None)
+    unfinished = next((run for run in runs if (run / FOLDER / LAST).exists()), None)
     failure = read_json(cell.folder / FAILURE)
-    summary = {} if going is None else read_json(going / "summary.json")
-    state = CellState(cell, going, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))
+    summary = {} if unfinished is None else read_json(unfinished / "summary.json")
+    state = CellState(cell, unfinished, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))
     return _with_code(state)
 
 
 def _with_code(state: CellState) -> CellState:
-    """Compare the code of a cell's run with the present one."""
+    """Add to a state how the code of the run differs from the present code."""
     if state.run is None:
         return state
     changes = changes_of_code(state.cell, state.run, state.summary)
@@ -121,29 +121,26 @@ def _with_code(state: CellState) -> CellState:
 
 
 def contradictions(cells: list[Cell]) -> Iterator[str]:
-    """Say in which cells' folders there is a run of other settings, which the defaults of classes were then.
+    """Yield a sentence for each cell whose folder was made with other defaults of the library's classes.
 
-    A cell of other code is none of them, for it will be trained again.
-
-    Args:
-        cells: of a study.
+    Cells of other code are skipped, since they will be trained again.
     """
     for cell in cells:
         file = cell.folder / CONFIG
-        found = disagreement(read_config(file), cell.config) if file.is_file() else ""
-        if found and not state_of(cell).other_code:
-            yield f"{cell.folder} was made when a default of dfl_lightning was another one: {found}; remove the folder"
+        difference = disagreement(read_config(file), cell.config) if file.is_file() else ""
+        if difference and not state_of(cell).other_code:
+            yield f"{cell.folder} was made with another default of dfl_lightning: {difference}; remove the folder"
 
 
 def runs_of(cell: Cell) -> list[Path]:
-    """The run folders of a cell, the newest first."""
+    """List the run folders of a cell, the newest first."""
     folder = cell.folder / "run"
-    found = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    runs = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return sorted(runs, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
 def rows_of(run: Path) -> int:
-    """Whole rows of a run's metrics.csv."""
+    """Count the complete rows of a run's metrics.csv."""
     try:
         return max(0, (run / "metrics.csv").read_bytes().count(b"\n") - 1)
     except OSError:
@@ -151,10 +148,10 @@ def rows_of(run: Path) -> int:
 
 
 def write_failure(cell: Cell, why: str, lacks_data: bool = False) -> None:
-    """Keep the reason why a cell cannot be run.
+    """Write the reason why a cell cannot be run into its folder.
 
     Args:
-        cell: of the study.
+        cell: cell that has failed.
         why: one sentence.
         lacks_data: whether the reason is missing data.
     """
@@ -163,7 +160,7 @@ def write_failure(cell: Cell, why: str, lacks_data: bool = False) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object in a file; empty where there is none that can be read."""
+    """Read a JSON object from a file; return an empty one if the file is missing or damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Before anything runs: would `dfl-fit` take every cell, and are its data at hand?"""
+"""The checks before anything runs: `dfl-fit` accepts every cell, and its data are there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dfl_lightning.utils.errors import MissingData, UserError
 
 
 def check(plan: Plan) -> list[Cell]:
-    """The cells that are to be run; those whose data are missing get this as their state.
+    """Return the cells to run; record missing data as the state of the cells that lack them.
 
     Raises:
         UserError: dfl-fit refuses a row or a column, which the sentence names.
@@ -19,16 +19,16 @@ def check(plan: Plan) -> list[Cell]:
     todo = [state for cell in plan.distinct() if not (state := state_of(cell)).is_done]
     for state in todo:
         if state.cell.data in lacking:
-            _put_down(state, lacking[state.cell.data])
+            _record_missing_data(state, lacking[state.cell.data])
     return [state.cell for state in todo if state.cell.data not in lacking]
 
 
 def lacking_data(plan: Plan) -> dict[str, str]:
-    """What is missing of the data that are missing, by `Cell.data`.
+    """Find missing data; return a sentence about them by `Cell.data`.
 
-    Every row is set up once, and every column, as far as possible without training: what goes wrong then would go wrong
-    in all cells of it. Those that have begun have passed this already. Data that several cells have are read once, and
-    networks that train alike are tried once.
+    Each row and each column is set up once without training, since a mistake in it would stop all of its cells. Cells
+    that have begun have passed this check already. Data that several cells have in common are read once, and networks
+    that train alike are tried once.
 
     Raises:
         UserError: dfl-fit refuses a row or a column, which the sentence names; or its runs do not log the number that
@@ -55,10 +55,10 @@ def lacking_data(plan: Plan) -> dict[str, str]:
     return lacking
 
 
-def _put_down(state: CellState, why: str) -> None:
+def _record_missing_data(state: CellState, why: str) -> None:
     try:
         lock = take(state.cell.folder)
-    except Taken:  # another process has the files
+    except Taken:  # another process works at the cell, so it has its data
         return
     write_failure(state.cell, why, lacks_data=True)
     lock.release()

@@ -1,4 +1,4 @@
-"""The library's commit, which a table names."""
+"""The commit of the library, which a table names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dfl_lightning.bench.study.plan import CONFIG, Cell
 
 
 def commit_of(cell: Cell) -> str:
-    """The library's commit when the cell was started, as the first line of its config says; empty where unknown."""
+    """Read the library's commit when the cell was started from the first line of its config; empty if unknown."""
     file = cell.folder / CONFIG
     try:
         first = file.read_text(encoding="utf-8").partition("\n")[0]
@@ -19,13 +19,13 @@ def commit_of(cell: Cell) -> str:
 
 
 def commit_now() -> str:
-    """The library's commit, where it is run from a checkout; empty elsewhere."""
+    """Return the commit of the library if it runs from a checkout; otherwise an empty text."""
     root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return ""
     words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):  # no git here
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or too slow
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

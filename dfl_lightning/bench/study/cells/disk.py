@@ -1,4 +1,4 @@
-"""What a cell takes on the disk, and what of it a finished one gives back."""
+"""The disk space of a cell, and the files that a finished cell no longer needs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Space:
     """Bytes of a finished cell.
 
     Attributes:
-        models: its last checkpoint.
-        tables: all other files of its run folder.
+        models: size of its last checkpoint.
+        tables: size of all other files in its run folder.
     """
 
     models: int
@@ -28,14 +28,14 @@ class Space:
 
 
 def space_of(run: Path, done: int, rounds: int) -> Space | None:
-    """What a run will take once it is finished, from what it takes now; None where it has no checkpoint.
+    """Estimate the disk space of a run once it is finished, from its present files; None if it has no checkpoint.
 
     The tables and arrays grow with the rounds, the split does not.
 
     Args:
-        run: its folder.
+        run: folder of the run.
         done: rounds in its metrics.csv, 1 or more.
-        rounds: that it is to have.
+        rounds: rounds of the finished run.
     """
     last = run / FOLDER / LAST
     if not last.exists() or done < 1:
@@ -48,18 +48,22 @@ def space_of(run: Path, done: int, rounds: int) -> Space | None:
 
 
 def _rounds_in_arrays(run: Path) -> int:
-    """Those of the last checkpoint, while metrics.csv may have later ones already; 0 where no links are recorded."""
+    """Return the number of rounds in the arrays of a run; 0 if no links are recorded.
+
+    These are the rounds up to the last checkpoint, while metrics.csv may have later ones already.
+    """
     rounds = read_npz(run / "graphs.npz").get("round", np.empty(0))
     return int(rounds.max()) + 1 if rounds.size else 0
 
 
 def give_back(state: CellState, keep_models: bool = True) -> None:
-    """Remove the checkpoints that a finished cell no longer needs; of another one nothing is removed.
+    """Delete the checkpoints that a finished cell no longer needs; do nothing if the cell is not done.
 
-    Its settings are in its folder's name, so that it never resumes: the checkpoint before the last serves nothing.
+    A finished cell is never resumed, since other settings would give it another folder. So the checkpoint before the
+    last is of no use.
 
     Args:
-        state: of the cell.
+        state: state of the cell.
         keep_models: whether the last checkpoint stays, for `dfl-test` and `dfl-export`.
     """
     if not state.is_done or state.run is None:
@@ -73,13 +77,13 @@ def give_back(state: CellState, keep_models: bool = True) -> None:
 
 
 def free_in(folder: Path) -> int:
-    """Free bytes of the disk on which a folder is, or will be."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    return shutil.disk_usage(there).free
+    """Return the free bytes of the disk on which a folder is, or will be made."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    return shutil.disk_usage(existing).free
 
 
 def bytes_in(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder; 0 where there is neither."""
+    """Count the bytes of a file, or of all files below a folder; 0 if the path does not exist."""
     return sum(file.stat().st_size for file in _files(path))
 
 

@@ -1,4 +1,4 @@
-"""The variables with which cells run: a cell is a run of its own, also inside a SLURM job of several tasks."""
+"""The environment variables of cells: a cell is a run of its own, also inside a SLURM job of several tasks."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from contextlib import contextmanager
 from dfl_lightning.utils.cores import cores
 
 SLURMS = ("SLURM_", "SLURMD_")
-"""How the variables begin by which SLURM makes processes a single run, and by which Lightning requeues it."""
-
+"""Prefixes of SLURM's variables, which would make cells tasks of one run, and let Lightning requeue it."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that say how many threads compute."""
+"""Variables with the number of threads that compute."""
 
 
 def threads_of_a_cell(jobs: int) -> int:
-    """How many threads a cell gets: as many as `OMP_NUM_THREADS` says, else its share of the machine's cores.
+    """Return the number of threads of a cell: that in `OMP_NUM_THREADS`, else its share of the machine's cores.
 
     Args:
-        jobs: cells at a time.
+        jobs: number of cells that run at a time.
     """
-    asked = os.environ.get(THREADS[0], "").partition(",")[0].strip()  # after a comma: for threads of threads
+    asked = os.environ.get(THREADS[0], "").partition(",")[0].strip()  # a number after a comma is for nested threads
     return int(asked) if asked.isdecimal() and int(asked) else max(1, cores() // jobs)
 
 
 def environment_of_a_cell(threads: int) -> dict[str, str]:
-    """This process's variables for one of its cells, without SLURM's; numbers of threads that the user has set stay.
+    """Return this process's variables for one of its cells, without SLURM's and with a number of threads.
 
     Args:
-        threads: of the cell, where the user has set no number.
+        threads: number of threads, unless the user has set another one in a variable.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SLURMS)}
     return {**dict.fromkeys(THREADS, str(threads)), **kept}
@@ -38,7 +37,7 @@ def environment_of_a_cell(threads: int) -> dict[str, str]:
 
 @contextmanager
 def without_slurm() -> Iterator[None]:
-    """This process without SLURM's variables, for what it asks about a cell itself."""
+    """Hide SLURM's variables from this process, while it resolves or sets up a cell."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(SLURMS)}
     try:
         yield

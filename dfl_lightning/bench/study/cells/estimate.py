@@ -1,4 +1,4 @@
-"""`dfl-study run --explain`: how many cells, how long, how much memory and disk, from a few rounds that are timed."""
+"""The estimates of `dfl-study run --explain`: cells, time, memory and disk, from a few rounds that are timed."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.words import about, counted
 
 ENOUGH = 20.0
-"""Seconds of a first round after which no second one is timed."""
+"""Seconds of the first round above which no second round is timed."""
 PERIOD = 0.05
-"""Seconds between two looks."""
+"""Seconds between two checks of a process."""
 PATIENCE = 600.0
-"""Seconds that a timing may take."""
+"""Seconds that the timing of a cell may take."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a timed round shows.
+    """The measurements of a cell's first rounds.
 
     Attributes:
-        seconds: of the last round that was timed, evaluation included; None: none has ended within `PATIENCE`.
-        spent: processor seconds of that round, which other programs do not change; None where it is not known.
-        memory: the most bytes that the process had, the libraries' included; None where the system does not say.
-        space: on the disk, of the finished cell; None: the run was stopped before its first checkpoint.
+        seconds: of the last timed round, evaluation included; None: no round ended within `PATIENCE`.
+        spent: processor seconds of that round, which other programs do not change; None: not known.
+        memory: peak memory of the process in bytes, that of the libraries included; None: not known.
+        space: estimated disk space of the finished cell; None: the run was stopped before its first checkpoint.
     """
 
     seconds: float | None
@@ -52,11 +52,11 @@ class Timing:
 
 
 def explain(plan: Plan, jobs: int) -> Iterator[str]:
-    """Lines about the time and space that a study would take.
+    """Estimate the time, memory and disk that a study takes, and yield the lines of a report.
 
     Args:
-        plan: of the study.
-        jobs: cells that run at the same time.
+        plan: cells of the study.
+        jobs: number of cells that run at a time.
     """
     study, cells = plan.study, plan.distinct()
     states = {cell.folder: state_of(cell) for cell in cells}
@@ -110,13 +110,13 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
 
 
 def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], jobs: int, folder: Path) -> str:
-    """A sentence about the disk that the cells which are not done will take.
+    """Describe the disk space that the cells which are not done will take.
 
     Args:
-        states: of the cells whose data are at hand.
-        timings: by row and column.
-        jobs: cells that run at the same time.
-        folder: of the study.
+        states: states of the cells whose data are there.
+        timings: measurements by row and column.
+        jobs: number of cells that run at a time.
+        folder: folder of the study, on the disk that is used.
     """
     spaces = {place: timing.space for place, timing in timings.items() if timing.space}
     for state in states:
@@ -131,11 +131,11 @@ def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], job
         if state.is_done:
             continue
         of_models, of_tables = (estimated(state.cell.row, state.cell.column, of)[0] or 0.0 for of in (models, tables))
-        there = 0 if state.run is None else bytes_in(state.run)
-        needed += max(0.0, of_models + of_tables - there)
-        without += max(0.0, of_tables - there)
+        used = 0 if state.run is None else bytes_in(state.run)
+        needed += max(0.0, of_models + of_tables - used)
+        without += max(0.0, of_tables - used)
         largest = max(largest, of_models)
-    running = 2 * largest * jobs  # a cell that runs has two checkpoints
+    running = 2 * largest * jobs  # a running cell keeps two checkpoints
     free = free_in(folder)
     short = "; that is too little" if needed + running / 2 > free else ""
     small = f"{size(without + running)} with --discard-models"
@@ -143,14 +143,14 @@ def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], job
 
 
 def estimated(row: str, column: str, rates: Mapping[Pair, float | None]) -> tuple[float | None, str]:
-    """Estimated seconds a round of a row and column, and `~` unless they were timed.
+    """Estimate the seconds per round of a row and column; return them, and `~` unless the place was timed.
 
-    A row is taken to cost the same multiple of another row in every column.
+    The ratio of the costs of two rows is assumed to be the same in every column.
 
     Args:
-        row: of the table.
-        column: of the table.
-        rates: seconds a round of the places that were timed; None: not known.
+        row: name of the row.
+        column: name of the column.
+        rates: seconds per round by row and column that were timed; None: not known.
 
     Examples:
         >>> rates = {("a", "x"): 2.0, ("b", "x"): 6.0, ("a", "y"): 1.0}
@@ -159,23 +159,23 @@ def estimated(row: str, column: str, rates: Mapping[Pair, float | None]) -> tupl
     """
     if (row, column) in rates:
         return rates[row, column], ""
-    for (other, there), beside in rates.items():
-        own, both = rates.get((row, there)), rates.get((other, column))
-        if beside and own and both:
-            return own * both / beside, "~"
-    known = [rate for (_, there), rate in rates.items() if there == column and rate]
-    return (sum(known) / len(known) if known else None), "~"
+    for (other_row, other_column), rate in rates.items():
+        in_row, in_column = rates.get((row, other_column)), rates.get((other_row, column))
+        if rate and in_row and in_column:
+            return in_row * in_column / rate, "~"
+    column_rates = [rate for (_, timed_column), rate in rates.items() if timed_column == column and rate]
+    return (sum(column_rates) / len(column_rates) if column_rates else None), "~"
 
 
 def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Pair, Timing]:
-    """Seconds a round of every row in one column and of one row in every other column, at least.
+    """Time every row in one column, and at least one row in every other column.
 
     Args:
-        cells: whose data are at hand.
-        known: what runs have shown already, which is not timed again.
-        threads: of a cell.
+        cells: cells whose data are there.
+        known: rates of earlier runs, which are not timed again.
+        threads: number of threads of a cell.
     """
-    found: dict[Pair, Timing] = {}
+    timings: dict[Pair, Timing] = {}
     first = cells[0].column
     rows, columns = set(), set()
     with Starter() as starter:
@@ -183,23 +183,23 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Pair, Tim
             key = (cell.row, cell.column)
             rate = known.exactly(*key)
             if rate is not None:
-                found[key] = Timing(rate)
+                timings[key] = Timing(rate)
             elif cell.row not in rows or cell.column not in columns:
-                found[key] = time_cell(cell, threads, starter.start_when_ready)
+                timings[key] = time_cell(cell, threads, starter.start_when_ready)
             else:
                 continue
             rows.add(cell.row)
             columns.add(cell.column)
-    return found
+    return timings
 
 
 def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
-    """Run a cell's first rounds in a temporary folder.
+    """Run a cell's first rounds in a temporary folder, and measure them.
 
     Args:
-        cell: of the study.
-        threads: of the process.
-        start: starts it.
+        cell: cell to run.
+        threads: number of threads of the process.
+        start: function that starts the process.
 
     Raises:
         UserError: dfl-fit fails.
@@ -230,12 +230,12 @@ def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
 
 @dataclass
 class Watched:
-    """What was seen of a process.
+    """The measurements of a process.
 
     Attributes:
-        memory: the most bytes that it had.
-        spent: processor seconds of its last round.
-        code: its exit code; 0: what was seen was enough.
+        memory: peak memory in bytes; None: not known.
+        spent: processor seconds of its last round; None: not known.
+        code: its exit code; 0 also if it was not measured until its end.
     """
 
     memory: int | None = None
@@ -244,11 +244,11 @@ class Watched:
 
 
 def _watch(process: Process, folder: Path) -> Watched:
-    """Wait until a process ends or has shown enough."""
+    """Measure a process until it ends, has run for long enough, or `PATIENCE` is over."""
     watched, until = Watched(), time.monotonic() + PATIENCE
     rows, before, now, saved = -1, 0.0, 0.0, False
     while (code := process.poll()) is None:
-        with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
+        with suppress(OSError, IndexError, ValueError):  # the system has no /proc, or the process has just ended
             about = Path(f"/proc/{process.pid}")
             lines = (about / "status").read_text().splitlines()
             watched.memory = 1024 * int(next((line for line in lines if line.startswith("VmHWM")), "").split()[1])
@@ -258,7 +258,7 @@ def _watch(process: Process, folder: Path) -> Watched:
         if done > rows:
             watched.spent, before, rows = (now - before if done > 0 else None), now, done
         if not saved and any(folder.glob(f"cell/*/{FOLDER}/{LAST}")):
-            saved, before = True, now  # the first checkpoint is no part of the second round
+            saved, before = True, now  # the first checkpoint does not count as part of the second round
         if time.monotonic() > until or (saved and sum(_seconds(folder)[:1]) > ENOUGH):
             return watched
         time.sleep(PERIOD)
@@ -269,13 +269,13 @@ def _watch(process: Process, folder: Path) -> Watched:
 
 
 def _rows(folder: Path) -> int:
-    """Rounds in the table of a run below a folder; -1 where there is no table yet."""
+    """Count the rounds in metrics.csv of the run below a folder; -1 if there is no such file yet."""
     tables = list(folder.glob("cell/*/metrics.csv"))
     return tables[0].read_bytes().count(b"\n") - 1 if tables else -1
 
 
 def _seconds(folder: Path) -> list[float]:
-    """Of each round that a run below a folder has done."""
+    """Return the seconds of each finished round of the run below a folder."""
     tables = list(folder.glob("cell/*/metrics.csv"))
     if not tables:
         return []

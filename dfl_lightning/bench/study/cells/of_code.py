@@ -1,4 +1,4 @@
-"""What is said of cells whose own code has changed, below a table and by `dfl-study status`."""
+"""The sentences about cells whose own code has changed, for below a table and for `dfl-study status`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from dfl_lightning.utils.words import enumerated
 
 
 def about_code(plan: Plan, states: Iterable[CellState]) -> Iterator[str]:
-    """Say which cells are of other code, which of them were accepted, and what cannot be compared.
-
-    Args:
-        plan: the cells.
-        states: of all cells.
-    """
+    """Yield sentences that name the cells of other code, those that were accepted, and code that is not found."""
     states = list(states)
     other = by_reason((s.other_code, s) for s in states if s.other_code)
     for reason, labels in other.items():
@@ -29,17 +24,13 @@ def about_code(plan: Plan, states: Iterable[CellState]) -> Iterator[str]:
         yield f"not found here, so that a change of it would not be noticed: the source of {enumerated(plan.lost)}"
 
 
-def by_reason(found: Iterable[tuple[str, CellState]]) -> dict[str, str]:
-    """Name the cells of each reason, once for each folder.
-
-    Args:
-        found: reasons and states.
-    """
+def by_reason(reasons: Iterable[tuple[str, CellState]]) -> dict[str, str]:
+    """Group cells by reason, and name each group; cells with the same folder count once."""
     labels: dict[str, dict[object, str]] = {}
-    for reason, state in found:
+    for reason, state in reasons:
         labels.setdefault(reason, {}).setdefault(state.cell.folder, state.cell.label)
-    return {reason: _first_of(list(of.values())) for reason, of in labels.items()}
+    return {reason: _first_and_number(list(of.values())) for reason, of in labels.items()}
 
 
-def _first_of(labels: list[str]) -> str:
+def _first_and_number(labels: list[str]) -> str:
     return labels[0] + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")

@@ -1,4 +1,4 @@
-"""Cells whose run is of other code than the present one: the user's own classes have changed since."""
+"""Cells of other code: the user's own classes have changed since their run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dfl_lightning.utils.storage.files import write_atomically
 from dfl_lightning.utils.words import enumerated
 
 ACCEPTED = "accepted_code.json"
-"""In a cell's folder: which run was accepted as one of which code."""
+"""The file, in a cell's folder, that names the run that was accepted and the code for which it was."""
 
 SET_ASIDE = "other_code"
-"""In a cell's folder: its runs of other code, which are in no table."""
+"""The folder, in a cell's folder, of its runs of other code, which no table contains."""
 
 
 def changes_of_code(cell: Cell, run: Path, summary: Mapping[str, Any]) -> str:
-    """Say how the code of a cell's run differs from the present one; empty where it does not.
+    """Describe how the code of a cell's run differs from the present code; empty if it does not.
 
     Args:
-        cell: with hashes of the present code.
-        run: its run's folder.
-        summary: the run's summary.json, empty where there is none yet.
+        cell: cell with hashes of the present code.
+        run: folder of its run.
+        summary: content of the run's summary.json; empty if there is none yet.
     """
     if not cell.code:
         return ""
@@ -41,12 +41,7 @@ def changes_of_code(cell: Cell, run: Path, summary: Mapping[str, Any]) -> str:
 
 
 def is_accepted(cell: Cell, run: Path) -> bool:
-    """Tell whether a cell's run was accepted as one of the present code.
-
-    Args:
-        cell: with hashes of the present code.
-        run: its run's folder.
-    """
+    """Return True if the cell's run was accepted as one of the present code."""
     try:
         content = json.loads((cell.folder / ACCEPTED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -55,23 +50,13 @@ def is_accepted(cell: Cell, run: Path) -> bool:
 
 
 def accept(cell: Cell, run: Path) -> None:
-    """Note that a cell's run counts as one of the present code.
-
-    Args:
-        cell: with hashes of the present code.
-        run: its run's folder.
-    """
+    """Record that the cell's run counts as one of the present code."""
     text = json.dumps(_entry(cell, run), indent=2) + "\n"
     write_atomically(cell.folder / ACCEPTED, lambda file: file.write(text.encode()))
 
 
 def set_aside(cell: Cell, run: Path) -> None:
-    """Move a run of other code away from the runs of its cell.
-
-    Args:
-        cell: of a study.
-        run: its run's folder.
-    """
+    """Move the folder of a run of other code away from the runs of its cell."""
     (cell.folder / SET_ASIDE).mkdir(exist_ok=True)
     run.rename(cell.folder / SET_ASIDE / run.name)
 
@@ -85,7 +70,7 @@ def _is_of_code(name: str) -> bool:
 
 
 def _code_of(run: Path) -> dict[str, str]:
-    """Read the hashes in a run's config, of which nothing else is parsed: it is read while cells run."""
+    """Read the hashes from a run's config; nothing else is parsed, to be quick while cells run."""
     try:
         lines = (run / "config.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""What `dfl-fit` makes of words: the resolved config, and whether it could run."""
+"""The resolved config that `dfl-fit` makes of its arguments, and the check that it could run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ NO_NUMBER = {
     ),
     "data": ("root", "download"),
 }
-"""Options that change no number of a run: where files are, how they are kept, what is printed, who computes.
+"""Options that change no number of a run, by section: places of files, what is kept or printed, devices.
 
-By section; the empty one is that of the top-level keys.
+The empty section has the top-level keys.
 """
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -45,10 +45,10 @@ _YAML_FILE = re.compile(r"[^\s\"'{}\[\],:]+\.ya?ml\b")
 
 
 def resolved(words: Sequence[str]) -> dict[str, Any]:
-    """The config that words of `dfl-fit` mean, all defaults included.
+    """Resolve arguments of `dfl-fit` to a config with all defaults.
 
     Raises:
-        UserError: they are refused.
+        UserError: dfl-fit refuses them.
     """
     with loading():
         from dfl_lightning.cli.resolve import resolve
@@ -58,7 +58,7 @@ def resolved(words: Sequence[str]) -> dict[str, Any]:
 
 
 def common_to_runs() -> Common:
-    """A context in which `outline_of` makes once what the runs have in common."""
+    """Return a context in which `outline_of` makes only once what several runs have in common."""
     with loading():
         from dfl_lightning.cli.resolve import Common
 
@@ -66,11 +66,11 @@ def common_to_runs() -> Common:
 
 
 def outline_of(config: dict[str, Any], common: Common | None = None) -> Outline:
-    """Samples and columns of the run that a resolved config describes, which is set up without training.
+    """Set up the run of a resolved config without training, and return its samples and columns.
 
     Args:
-        config: resolved.
-        common: what the runs before have left; see `common_to_runs`.
+        config: resolved config.
+        common: what earlier runs have made, see `common_to_runs`; None: nothing.
 
     Raises:
         MissingData: files of the data are missing.
@@ -86,20 +86,20 @@ def outline_of(config: dict[str, Any], common: Common | None = None) -> Outline:
 
 
 def config_text(config: dict[str, Any]) -> str:
-    """A resolved config as `dfl-fit --config` takes it."""
+    """Format a resolved config as YAML for `dfl-fit --config`."""
     settings = {key: value for key, value in config.items() if key not in ("ckpt_path", "fork")}
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What words of `dfl-fit` mean.
+    """The meaning of arguments of `dfl-fit`.
 
     Attributes:
         config: the resolved config, all defaults included.
-        defaults: of the arguments of its classes, by class and argument.
+        defaults: defaults of its classes, by class and argument.
         code: hashes of the user's own code that it names, by module, as last found.
-        lost: modules of these that are not found any more, so that it is not known whether they have changed.
+        lost: modules of this code that are not found any more, so that a change of them would not be noticed.
     """
 
     config: dict[str, Any]
@@ -109,13 +109,13 @@ class Resolved:
 
 
 class Resolver:
-    """Resolved configs, kept in a file as long as neither words, files, the library nor the user's code change.
+    """A cache of resolved configs, valid while arguments, files, the library and the user's code do not change.
 
-    Everything that needs a class is looked up when a config is resolved, and kept with it: what is made of it later
-    is the same in each process, whether or not that could import the class.
+    Everything that needs a class is looked up when a config is resolved, and kept with it. So later results are the
+    same in each process, whether or not it can import the class.
 
     Args:
-        cache: the file.
+        cache: file of the cache.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -123,47 +123,43 @@ class Resolver:
         self._stamp = _stamp()
         self._kept: dict[str, Any] = {}
         self._new = False
-        with contextlib.suppress(OSError, ValueError):  # it is made again
+        with contextlib.suppress(OSError, ValueError):  # a cache that cannot be read is made again
             kept = json.loads(cache.read_text(encoding="utf-8"))
             self._kept = kept if isinstance(kept, dict) else {}
         self._used: dict[str, Any] = {}
 
     def resolve(self, words: Sequence[str]) -> Resolved:
-        """Resolve the words, all defaults included.
+        """Resolve arguments of `dfl-fit`, from the cache if it is valid.
 
         Raises:
             UserError: dfl-fit refuses them, or one of their classes cannot be imported.
         """
         key = hashlib.sha256(json.dumps([self._stamp, list(words), contents(words)]).encode()).hexdigest()
-        found = self._kept.get(key)
-        now = {} if found is None else own_code(found["config"])
-        if found is None or differing(found["code"], now):
+        entry = self._kept.get(key)
+        now = {} if entry is None else own_code(entry["config"])
+        if entry is None or differing(entry["code"], now):
             config = resolved(words)
-            found = {"config": config, "defaults": defaults_of(config), "code": own_code(config)}
-            now, self._new = found["code"], True
-        self._used[key] = self._kept[key] = found
-        copied: dict[str, Any] = json.loads(json.dumps(found))
+            entry = {"config": config, "defaults": defaults_of(config), "code": own_code(config)}
+            now, self._new = entry["code"], True
+        self._used[key] = self._kept[key] = entry
+        copied: dict[str, Any] = json.loads(json.dumps(entry))
         return Resolved(**copied, lost=tuple(name for name in copied["code"] if name not in now))
 
     def save(self) -> None:
-        """Keep what was used."""
+        """Write the entries that were used to the file, if it has to change."""
         if self._new or len(self._used) < len(self._kept):
             text = json.dumps(self._used)
             write_atomically(self._cache, lambda file: file.write(text.encode()))
 
 
 def own_code(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return hashes of the user's own modules that a resolved config names, by module; nothing is imported.
-
-    Args:
-        config: resolved.
-    """
+    """Return hashes of the user's own modules that a resolved config names, by module; nothing is imported."""
     places = [os.getcwd(), *sys.path, *map(str, config.get(CLASS_FOLDERS) or [])]
     return hashes_of(find_sources(sorted(_modules_in(config)), places))
 
 
 def _modules_in(value: Any) -> set[str]:
-    """Name the modules of all import paths in a config."""
+    """Collect the modules of all import paths in a config."""
     if isinstance(value, dict | list):
         inside = value.values() if isinstance(value, dict) else value
         return {name for inner in inside for name in _modules_in(inner)}
@@ -174,9 +170,6 @@ def _modules_in(value: Any) -> set[str]:
 
 def defaults_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the defaults of all classes that a resolved config names, by class and argument.
-
-    Args:
-        config: resolved.
 
     Raises:
         UserError: one of its classes cannot be imported.
@@ -197,13 +190,13 @@ def _class_paths(value: Any) -> Iterator[str]:
 
 
 def identity(found: Resolved, config: dict[str, Any]) -> str:
-    """Name a resolved config: a hash of what differs from the defaults and has a say in its numbers.
+    """Return the name of a resolved config: a hash of all settings that change its numbers and are not defaults.
 
-    Defaults are left out so that an option which the library gets later does not make other cells of the old ones.
+    Defaults are left out so that a further option of the library does not change the names of existing cells.
 
     Args:
-        found: what the config was made of, with the defaults of its classes.
-        config: the same with a seed, and perhaps with fewer rounds.
+        found: resolved config with the defaults of its classes.
+        config: the same config with a seed, and possibly fewer rounds.
     """
     kept = {key: value for key, value in config.items() if value is not None and key not in NO_NUMBER[""]}
     for section, names in NO_NUMBER.items():
@@ -220,12 +213,12 @@ def identity(found: Resolved, config: dict[str, Any]) -> str:
 
 
 def disagreement(kept: Any, now: Any, where: str = "") -> str:
-    """The first option that two configs both have, with different values; empty if there is none.
+    """Describe the first option that two configs both have with different values; empty if there is none.
 
     Args:
-        kept: the config of an earlier run.
-        now: the present one.
-        where: dotted name of the part that the two are; empty: the whole.
+        kept: config of an earlier run, or a part of it.
+        now: the present config, or the same part of it.
+        where: dotted name of the part; empty: the whole config.
 
     Examples:
         >>> disagreement({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})
@@ -236,35 +229,35 @@ def disagreement(kept: Any, now: Any, where: str = "") -> str:
             hidden = where in NO_NUMBER and key in NO_NUMBER[where]
             if key in now and not hidden:
                 name = where if key == "init_args" else f"{where}.{key}".lstrip(".")
-                found = disagreement(kept[key], now[key], name)
-                if found:
-                    return found
+                difference = disagreement(kept[key], now[key], name)
+                if difference:
+                    return difference
         return ""
     return "" if kept == now else f"{where} was {json.dumps(kept)} and is {json.dumps(now)}"
 
 
 def _without_defaults(value: Any, defaults: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Leave out arguments of classes that are as the class has them anyway."""
+    """Remove arguments that are equal to the default of their class."""
     if isinstance(value, list):
         return [_without_defaults(inner, defaults) for inner in value]
     if not isinstance(value, dict):
         return value
     path = value.get("class_path")
     if isinstance(path, str):
-        own = defaults[path]
-        given = {k: v for k, v in (value.get("init_args") or {}).items() if v != own.get(k, ...)}
+        of_class = defaults[path]
+        given = {k: v for k, v in (value.get("init_args") or {}).items() if v != of_class.get(k, ...)}
         return {"class_path": path, **{k: _without_defaults(v, defaults) for k, v in given.items()}}
     return {key: _without_defaults(inner, defaults) for key, inner in value.items()}
 
 
 def _defaults(path: str) -> dict[str, Any]:
-    """Return the defaults of a class's arguments, its bases' included, as far as a config can have such values."""
+    """Return the defaults of the arguments of a class and its bases, except those that a config cannot contain."""
     with loading():
         from dfl_lightning.cli.classes.registry import import_object
 
-    found = import_object("class", path)
+    imported = import_object("class", path)
     defaults: dict[str, Any] = {}
-    for base in inspect.getmro(found) if inspect.isclass(found) else [found]:
+    for base in inspect.getmro(imported) if inspect.isclass(imported) else [imported]:
         init = base.__dict__.get("__init__") if inspect.isclass(base) else base
         if init is not None and base is not object:
             for parameter in inspect.signature(init).parameters.values():
@@ -282,24 +275,20 @@ def _is_plain(value: Any) -> bool:
 
 
 def contents(words: Sequence[str]) -> dict[str, str]:
-    """Return the texts of the YAML files that words name, and that such files name, by path.
-
-    Args:
-        words: of `dfl-fit`.
-    """
-    found: dict[str, str] = {}
+    """Read the YAML files that arguments of `dfl-fit` name, and those that such files name; return texts by path."""
+    texts: dict[str, str] = {}
     left = [Path(name) for word in words for name in _YAML_FILE.findall(word.partition("=")[2])]
     while left:
         file = left.pop()
-        if str(file) in found or not file.is_file() or file.stat().st_size > MOST_BYTES:
+        if str(file) in texts or not file.is_file() or file.stat().st_size > MOST_BYTES:
             continue
-        text = found[str(file)] = file.read_text(encoding="utf-8", errors="replace")
+        text = texts[str(file)] = file.read_text(encoding="utf-8", errors="replace")
         left += [folder / name for name in _YAML_FILE.findall(text) for folder in (file.parent, Path())]
-    return dict(sorted(found.items()))
+    return dict(sorted(texts.items()))
 
 
 def _stamp() -> str:
-    """Something that changes with the library and its configs."""
+    """Return a text that changes with the library and its shipped configs."""
     package = Path(__file__).parents[3]
     folders = [package, package.parent / "configs", package.parent / "topologies"]
     times = [
