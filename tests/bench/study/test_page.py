@@ -32,7 +32,7 @@ CLEAR = {key: values for key, values in BEST.items() if key[1] == "x"} | {
     ("A", "y"): [0.9, 0.9, 0.9],
     ("B", "y"): [0.8, 0.7, 0.75],
 }
-SPLIT = "A is told apart from all others in 1 of 2 columns (x); highest mean: A in 1 (x) and B in 1 (y)."
+SPLIT = "A can be told apart from all others in 1 of 2 columns (x); highest mean: A in 1 (x) and B in 1 (y)."
 TOLD = "The seeds tell the best row from every other"
 NO_VERDICT = "With one seed there is no verdict on any difference."
 ONE_SEED = {key: values[:1] for key, values in BEST.items() if key != ("B", "y")}
@@ -42,7 +42,7 @@ ONE_SEED = {key: values[:1] for key, values in BEST.items() if key != ("B", "y")
     ("accuracies", "lead", "others"),
     [
         (BEST, SPLIT, ["In y the seeds do not tell A from the best row, B."]),
-        (CLEAR, "A is told apart from all others in both columns.", [f"{TOLD} of its column, in all of them."]),
+        (CLEAR, "A can be told apart from all others in both columns.", [f"{TOLD} of its column, in all of them."]),
         (ONE_SEED, "A has the highest mean in x: 80.00 %.", [NO_VERDICT, "9 of 12 cells are not done."]),
         ({("A", "x"): [0.5]}, "No two rows have a number in the same column yet.", ["11 of 12 cells are not done."]),
     ],
@@ -54,7 +54,7 @@ def test_sentences_are_about_all_columns(table_of, accuracies, lead, others):
 def test_equal_means_are_called_equal_and_not_counted_twice(table_of):
     tied = {**BEST, ("B", "y"): BEST["A", "y"]}
     assert next(sentences(table_of(tied))) == (
-        "A is told apart from all others in 1 of 2 columns (x); highest mean: A in 1 (x) and A and B equal in y."
+        "A can be told apart from all others in 1 of 2 columns (x); highest mean: A in 1 (x) and A and B equal in y."
     )
 
 
@@ -62,14 +62,14 @@ def test_rows_and_columns_without_a_verdict_are_not_among_all(table_of):
     few = "fewer than two seeds are paired with those of the best row, A"
     begun = {**CLEAR, ("C", "x"): [0.79], ("A", "y"): [0.8], ("B", "y"): [0.7], ("C", "y"): [0.6]}
     assert list(sentences(table_of(begun, rows={**ROWS, "C": {"selection.k": 3}}))) == [
-        "No row is told apart from all others in any of 2 columns; highest mean: A in 2 (x, y).",
+        "No row can be told apart from all others in any of 2 columns; highest mean: A in 2 (x, y).",
         f"In x there is no verdict on C: {few}.",
         f"In y there is no verdict on B and C: {few}.",
         "8 of 18 cells are not done.",
     ]
     three = {**COLUMNS, "z": {"data.samples_per_client": 32}}
     assert list(sentences(table_of(CLEAR, columns=three)))[:2] == [
-        "A is told apart from all others in both compared columns.",
+        "A can be told apart from all others in both compared columns.",
         f"{TOLD} of its column, in all that are compared.",
     ]
 

@@ -182,7 +182,7 @@ def test_table_of_another_number_omits_published_ones(filled, tmp_path):
         file.write_text("round,test_acc,test_acc_std\n0,0.7,0.125\n")
     text = formats.markdown(make_table(plan, Measure("test_acc_std", "last", lower_is_better=True)))
     assert "| Gossip | **12.50 ± 0.00** | **12.50 ± 0.00** |" in text
-    assert "\n- without the published numbers, which are no test_acc_std\n" in text
+    assert "\n- without the published numbers, which are not test_acc_std\n" in text
     assert not re.search(r"\[|published, measured|Kendall", text)
     same = make_table(plan, Measure("best_round"))  # the score in another way
     assert same.places["Gossip", "IID"].published == make_table(plan).places["Gossip", "IID"].published is not None

@@ -1,4 +1,4 @@
-"""What a table says of columns whose rows have different seeds."""
+"""The notes below a table about columns whose rows have different seeds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from dfl_lightning.utils.words import counted
 def sentences(
     columns: Mapping[str, Comparable], values: Mapping[tuple[str, str], Mapping[int, float]]
 ) -> Iterator[str]:
-    """What to say below a table of columns whose rows have different seeds.
+    """Yield a sentence for each column whose rows have different seeds: which rows are compared over which seeds.
 
     Args:
-        columns: what is compared in each.
-        values: accuracy by seed, by row and column.
+        columns: comparison of each column, by name.
+        values: numbers by seed, by row and column.
     """
-    for column, found in columns.items():
-        if found.same_seeds:
+    for column, compared in columns.items():
+        if compared.same_seeds:
             continue
-        over = f"{counted(len(found.seeds), 'seed')} ({', '.join(map(str, found.seeds))})"
-        said = f"rows of {column} have different seeds: the best row, tau and ranks are over the {over} "
-        said += f"of {', '.join(found.means)}"
-        if found.others:
-            said += f"; not among these: {', '.join(found.others)}"
-        alone = [row for row in found.others if not values[row, column].keys() & values[found.best, column].keys()]
+        over = f"{counted(len(compared.seeds), 'seed')} ({', '.join(map(str, compared.seeds))})"
+        text = f"rows of {column} have different seeds: the best row, tau and ranks are over the {over} "
+        text += f"of {', '.join(compared.means)}"
+        if compared.others:
+            text += f"; not among these: {', '.join(compared.others)}"
+        alone = [
+            row for row in compared.others if not values[row, column].keys() & values[compared.best, column].keys()
+        ]
         if alone:
-            said += f"; without a seed in common with {found.best}, so without a difference: {', '.join(alone)}"
-        yield said
+            text += f"; without a seed in common with {compared.best}, so without a difference: {', '.join(alone)}"
+        yield text

@@ -15,7 +15,7 @@ from dfl_lightning.utils.memory import size
 
 
 def markdown(table: Table) -> str:
-    """With the paired differences as a second table, and the notes below."""
+    """Format a table as Markdown, with the paired differences as a second table and the notes below."""
     head = ["", *table.columns, *table.further]
     lines = [f"**{table.title}**", "", _line(head), _line(["---"] * len(head))]
     for row in table.rows:
@@ -30,7 +30,7 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """A line a row and column, numbers in full."""
+    """Format a table as CSV: a line for each row and column, with all digits of the numbers."""
     out = io.StringIO()
     names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_t_adjusted", "p_signs_adjusted"]
@@ -57,13 +57,13 @@ def as_csv(table: Table) -> str:
 
 
 def _reaching(place: TableCell) -> list[float | int | None]:
-    """Return the seeds that are done and the mean bytes until the value, of a table of `--reach`."""
+    """Return the number of finished seeds and the mean bytes until the value of `--reach`; None in other tables."""
     received = list(place.bytes.values())
     return [place.asked or None, sum(received) / len(received) if received else None]
 
 
 def latex(table: Table) -> str:
-    """For the package booktabs, with the notes in the caption."""
+    """Format a table as LaTeX for the package booktabs, with the notes in the caption."""
     head = " & ".join(["", *(_tex(column) for column in [*table.columns, *table.further])])
     places = f"l{'r' * len(table.columns)}{'l' * len(table.further)}"
     lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{places}}}", r"\toprule"]
@@ -100,11 +100,7 @@ def _cell(
 
 
 def number(place: TableCell, measure: Measure) -> str:
-    """Write mean and standard deviation, and the bytes received until a value was reached; empty where there is none.
-
-    Args:
-        place: of the table.
-        measure: what is compared.
+    """Format mean and standard deviation, and the bytes received until a value was reached; empty without a mean.
 
     Examples:
         >>> accuracy = Measure("last")
@@ -140,11 +136,7 @@ def _needed(d: Difference) -> str:
 
 
 def signed(value: float, measure: Measure) -> str:
-    """A difference with its sign; 0 has none.
-
-    Args:
-        value: in the measure's unit.
-        measure: what is compared.
+    """Format a difference, in the measure's unit, with its sign; 0 has none.
 
     Examples:
         >>> signed(1.0, Measure("last")), signed(-0.001, Measure("last"))
@@ -167,7 +159,7 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    r"""A text with what LaTeX takes for commands written out.
+    r"""Escape the characters of a text that LaTeX would read as commands.
 
     Examples:
         >>> print(_tex("50 % ± 1_a"))

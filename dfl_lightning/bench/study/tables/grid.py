@@ -1,4 +1,4 @@
-"""The state of all cells as a grid: rows × columns, a mark a seed."""
+"""The state of all cells as a grid: rows × columns, with a mark for each seed."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MARKS = {
     "waiting": "·",
     "excluded": "-",
 }
-"""Of each state, in the order of the line that explains them."""
+"""The mark of each state, in the order of the legend."""
 NONE, ABSENT = "–", "not in library"
-"""In a place without cells: the file leaves it out, or the library lacks its method or data."""
+"""The text of a place without cells: the file leaves it out, or the library lacks its method or data."""
 
 _MOST_MARKS = 8
-"""Seeds up to which each has a mark; of more seeds a place has the number of each state."""
+"""Number of seeds up to which each has a mark; otherwise a place shows the number of cells in each state."""
 _GAP = "  "
 
 
 def grid(plan: Plan, states: Mapping[tuple[str, str, int], CellState], width: int) -> Iterator[str]:
-    """Lines of the grid, in blocks of columns that fit, and a line that says what the marks mean.
+    """Yield the lines of the grid, in blocks of columns that fit the width, and a legend of the marks.
 
     Args:
-        plan: of the study.
-        states: by row, column and seed.
-        width: of the terminal, in letters.
+        plan: cells of the study.
+        states: state by row, column and seed.
+        width: characters in a line of the terminal.
     """
     rows, columns = list(plan.study.rows), list(plan.study.columns)
-    places = {(row, column): _place(plan, states, row, column) for row in rows for column in columns}
+    places = {(row, column): _marks(plan, states, row, column) for row in rows for column in columns}
     first = max(map(len, rows))
     widths = {c: max(len(c), *(len(places[row, c]) for row in rows)) for c in columns}
     for block in _blocks(columns, widths, width - first):
@@ -44,13 +44,13 @@ def grid(plan: Plan, states: Mapping[tuple[str, str, int], CellState], width: in
             cells = (text.ljust(widths[column]) for text, column in zip(texts, block, strict=True))
             yield _GAP.join([name.ljust(first), *cells]).rstrip()
         yield ""
-    found = {state.word for state in states.values()} | ({"excluded"} if plan.study.exclude else set())
-    said = [f"{mark} {word}" for word, mark in MARKS.items() if word in found]
+    words = {state.word for state in states.values()} | ({"excluded"} if plan.study.exclude else set())
+    legend = [f"{mark} {word}" for word, mark in MARKS.items() if word in words]
     seeds = f"a mark a seed: {', '.join(map(str, plan.seeds))}" if 1 < len(plan.seeds) <= _MOST_MARKS else ""
-    yield _GAP.join([*said, *([f"({seeds})"] if seeds else [])])
+    yield _GAP.join([*legend, *([f"({seeds})"] if seeds else [])])
 
 
-def _place(plan: Plan, states: Mapping[tuple[str, str, int], CellState], row: str, column: str) -> str:
+def _marks(plan: Plan, states: Mapping[tuple[str, str, int], CellState], row: str, column: str) -> str:
     if (row, column) in plan.missing:
         return ABSENT
     if plan.study.is_left_out(row, column):
@@ -64,7 +64,7 @@ def _place(plan: Plan, states: Mapping[tuple[str, str, int], CellState], row: st
 
 
 def _blocks(columns: Sequence[str], widths: Mapping[str, int], room: int) -> Iterator[list[str]]:
-    """Columns that fit beside the rows' names, one at least in each block."""
+    """Divide columns into blocks that fit next to the rows' names, with at least one column in each."""
     block: list[str] = []
     used = 0
     for column in columns:

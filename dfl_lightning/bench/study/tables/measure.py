@@ -1,4 +1,4 @@
-"""What a table compares: the score of a run's task in one of several ways, or any number of its metrics.csv."""
+"""The numbers that a table compares: the score of a run's task in one of several ways, or a column of metrics.csv."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ SCORES = {
     "global_last": "test {} of the server's model in the last evaluated round",
     "global_mean_over_rounds": "test {} of the server's model, mean over the evaluated rounds",
 }
-"""The ways in which a run's summary.json has its score, in words; {} stands for what the score is called."""
+"""The ways in which a run's summary.json gives its score, in words; {} stands for the name of the score."""
 
 ACCURACIES = tuple(name if name.startswith("global_") else f"acc_{name}" for name in SCORES)
-"""The same of an accuracy, as summary.json and `accuracy` in study files name them."""
+"""The same ways for accuracies, as summary.json and the key `accuracy` of study files name them."""
 
 OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "last": (lambda values: values[-1], "in the last round that has it"),
     "mean": (np.mean, "mean over the rounds that have it"),
     "sum": (np.sum, "sum over the rounds"),
 }
-"""How the rounds' numbers become one, and what a caption says of it."""
+"""The functions that reduce the rounds' numbers to one, and their description for a caption."""
 EVALUATED = ("val_", "test_", "global_test_", "merged_test_")
-"""How columns begin that an evaluation writes; evaluated rounds have all of them."""
+"""Prefixes of the columns that an evaluation writes; evaluated rounds have all of them."""
 SHARES = {
     *("neighbour_precision", "neighbour_recall", "matched_precision", "matched_recall", "friend_accuracy"),
     *("link_density", "link_symmetry", "adversary_links", "adversary_weight", "clipped", "accepted", "kept"),
 }
-"""The columns of policies and monitors that are shares; those of evaluations are known by their names."""
+"""The columns of policies and monitors that are shares; the score knows those of evaluations."""
 BETTER = ("higher", "lower")
 KEYS = ("column", "over_rounds", "better")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a run.
+    """A number of a run, which a table compares.
 
     Attributes:
         key: one of `SCORES`, or a column of metrics.csv.
-        over_rounds: of a column, one of `OVER_ROUNDS`; empty of a score.
-        lower_is_better: whether the best row is the one with the lowest mean; of a score its task says that.
-        score: the score of the runs; until they say it, that of classes.
-        is_default: whether the study file names none, so that validation data decide where there are any.
-        by_task: of a column, whether its runs' task decides which is the best, where it is a column of its score.
+        over_rounds: one of `OVER_ROUNDS` for a column; empty for a score.
+        lower_is_better: whether the best row has the lowest mean; for a score, the task decides.
+        score: the kind of score of the runs; accuracy until it is known.
+        by_task: whether the task decides if lower is better, for a column of its score.
+        is_default: whether the study file names no measure, so that validation data choose the round, if any.
     """
 
     key: str
@@ -66,14 +66,11 @@ class Measure:
 
     @property
     def is_score(self) -> bool:
-        """Whether it is the task's score, which tables print in the unit of the task."""
+        """True if the measure is the task's score, which tables print in the unit of the task."""
         return not self.over_rounds
 
     def where_validated(self, has_validation: bool) -> Measure:
-        """Let validation data choose the round, where the study names no score and all of its runs have such data.
-
-        Args:
-            has_validation: whether all of them have.
+        """Let validation data choose the round, if the study names no measure and all of its runs have such data.
 
         Examples:
             >>> Measure("last", is_default=True).where_validated(True).key, Measure("last").where_validated(True).key
@@ -82,10 +79,7 @@ class Measure:
         return replace(self, key="best_val") if self.is_default and has_validation else self
 
     def of_task(self, score: Score) -> Measure:
-        """The same of runs of a task, whose name, unit and direction it has then.
-
-        Args:
-            score: of the task.
+        """Return the measure with the name, unit and direction of a task's score.
 
         Examples:
             >>> Measure("last").of_task(Score("Regression", "rmse", False, False)).about
@@ -97,39 +91,35 @@ class Measure:
         )
 
     def is_like(self, other: Measure) -> bool:
-        """Whether two measures are the same number, or the score in two ways, so that they can stand side by side.
-
-        Args:
-            other: such as that of published numbers.
-        """
-        own, theirs = ((m.key, m.over_rounds) if m.over_rounds else None for m in (self, other))
-        return own == theirs
+        """Return True if two measures are the same column, or are both scores, so that they can stand side by side."""
+        first, second = ((m.key, m.over_rounds) if m.over_rounds else None for m in (self, other))
+        return first == second
 
     @property
     def name(self) -> str:
-        """What tables call it: a key of summary.json, or the column."""
+        """The name in tables: a key of summary.json, or the column."""
         return self.key if not self.is_score or self.key.startswith("global_") else self.score.prefix + self.key
 
     @property
     def is_percent(self) -> bool:
-        """Whether it is a share, which tables print in percent, be it the score or a column."""
+        """True if the number, a score or a column, is a share, which tables print in percent."""
         if self.is_score:
             return self.score.percent
         return self.key in SHARES or self.score.is_share(self.key)
 
     @property
     def factor(self) -> float:
-        """What numbers of runs are multiplied by: 100 for percent."""
+        """The factor from a run's number to the table's: 100 for percent."""
         return 100.0 if self.is_percent else 1.0
 
     @property
     def unit(self) -> str:
-        """What follows a number, a space and the percent sign or nothing."""
+        """The text after a number: a space and the percent sign, or nothing."""
         return " %" if self.is_percent else ""
 
     @property
     def points(self) -> str:
-        """What follows a difference."""
+        """The text after a difference: a space and `points`, or nothing."""
         return " points" if self.unit else ""
 
     @property
@@ -141,7 +131,7 @@ class Measure:
 
     @property
     def about(self) -> str:
-        """What a caption says."""
+        """The description for a caption."""
         better = "; the lowest is the best" if self.lower_is_better else ""
         if self.is_score:
             return f"{SCORES[self.key].format(self.score.label)}{', in percent' if self.unit else ''}{better}"
@@ -149,40 +139,35 @@ class Measure:
         return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{percent}{better}"
 
     def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
-        """The number of a run that is done, in the table's unit; None where it has none, or one that is not finite.
+        """Return the number of a finished run, in the table's unit; None if it has none, or it is not finite.
 
-        A run of another task's score has none.
+        A run whose task has another kind of score has none.
 
         Args:
-            summary: the run's summary.json.
-            run: its folder.
+            summary: content of the run's summary.json.
+            run: folder of the run.
         """
         value = self._value(summary, run)
         return value if value is not None and math.isfinite(value) else None
 
     def is_not_finite(self, summary: Mapping[str, Any], run: Path | None) -> bool:
-        """Say whether a run that is done has this number, and it is NaN or infinite.
-
-        Args:
-            summary: the run's summary.json.
-            run: its folder.
-        """
+        """Return True if a finished run has this number, and it is NaN or infinite."""
         value = self._value(summary, run)
         return value is not None and not math.isfinite(value)
 
     def _value(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
-        """Return the number of a run, also one that is not finite; None where it has none."""
+        """Return the number of a run, also if it is not finite; None if there is none."""
         if self.is_score:
-            own = Score.read(summary)
-            if own.name != self.score.name:
+            of_run = Score.read(summary)
+            if of_run.name != self.score.name:
                 return None
-            numbers = own.numbers(summary)
+            numbers = of_run.numbers(summary)
             value = numbers.get(self.key)
-            if value is None:  # JSON has no infinity and no NaN
+            if value is None:  # JSON has neither infinity nor NaN
                 return math.nan if numbers.get("not_finite") and self.key in numbers else None
             return self.factor * float(value)
         rows = [] if run is None else read_metrics(run / "metrics.csv")
-        if self.key.startswith(EVALUATED):  # an empty cell of an evaluated round is a number that is not finite
+        if self.key.startswith(EVALUATED):  # an evaluated round without a value had one that is not finite
             rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
         else:
             rows = [row for row in rows if row.get(self.key)]
@@ -192,13 +177,13 @@ class Measure:
         return self.factor * float(over_rounds([float(row.get(self.key) or math.nan) for row in rows]))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuse a number that a run does not have, before it is trained.
+        """Raise if a run does not log this number, before it is trained.
 
         Args:
-            columns: names of the numbers that its metrics.csv may have.
+            columns: names of all columns that its metrics.csv may have.
 
         Raises:
-            UserError: it is none of them.
+            UserError: the number is not one of these columns.
         """
         if not self.is_score and self.key not in columns:
             raise UserError(
@@ -207,7 +192,7 @@ class Measure:
             )
 
     def text(self, value: float) -> str:
-        """A number as a table prints it: one in percent with two decimals, others with three digits or more.
+        """Format a number for a table: percent with two decimals, others with at least three significant digits.
 
         Examples:
             >>> Measure("last").text(81.0), Measure("test_acc_variance", "last").text(0.00123456)
@@ -222,14 +207,14 @@ class Measure:
 
 
 def read_measure(content: Mapping[str, Any], where: str) -> Measure:
-    """The keys `score`, `accuracy` and `number` of a study file, of which it has one at most.
+    """Read the measure of a study file from its key `score`, `accuracy` or `number`; it may have only one of them.
 
     Args:
-        content: of the file.
-        where: the file, for the message.
+        content: keys and values of the file.
+        where: path of the file, for messages.
 
     Raises:
-        UserError: two of them, an unknown score or key, or a value that is not as it must be.
+        UserError: the file has two of the keys, or a value is unknown or not valid.
     """
     number = content.get("number")
     given = [key for key in ("score", "accuracy", "number") if content.get(key) is not None]
@@ -250,7 +235,7 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
             raise UserError(f"{where}: number: unknown key '{key}'{nearest(str(key), KEYS)} (keys: {', '.join(KEYS)})")
     for key, among in (("over_rounds", tuple(OVER_ROUNDS)), ("better", BETTER)):
         if number.get(key, among[0]) not in among:
-            raise UserError(f"{where}: number.{key}: {number[key]!r} is none of {', '.join(among)}")
+            raise UserError(f"{where}: number.{key}: {number[key]!r} is not one of {', '.join(among)}")
     better = number.get("better")
     return Measure(number["column"], number.get("over_rounds", "last"), better == "lower", by_task=better is None)
 
@@ -263,18 +248,18 @@ def measure_of(
     way: str | None = None,
     reach: Measure | None = None,
 ) -> Measure | None:
-    """What the options of `dfl-study table` name; None: what the study compares.
+    """Return the measure that the options of `dfl-study table` name; None if they name none.
 
     Args:
-        name: `--accuracy`.
-        column: `--number`.
-        over_rounds: `--over-rounds`, of a column.
-        better: `--better`, of a column.
-        way: `--score`.
-        reach: `--reach`.
+        name: value of `--accuracy`.
+        column: value of `--number`.
+        over_rounds: value of `--over-rounds`, for a column.
+        better: value of `--better`, for a column.
+        way: value of `--score`.
+        reach: measure of `--reach`.
 
     Raises:
-        UserError: two of score, accuracy, number and reach, an option of a column without one, or an unknown score.
+        UserError: two measures are named, an option for a column has none, or a score is unknown.
     """
     given = {"--score": way, "--accuracy": name, "--number": column, "--reach": reach}
     named = [option for option, value in given.items() if value is not None]
@@ -290,11 +275,11 @@ def measure_of(
 
 
 def score(name: Any, where: str) -> Measure:
-    """The task's score in one of its ways.
+    """Return the measure of the task's score in one of the ways of `SCORES`.
 
     Args:
         name: one of `SCORES`.
-        where: the place in the file, for the message.
+        where: option or key that names it, for messages.
 
     Raises:
         UserError: there is no such way.
@@ -303,11 +288,11 @@ def score(name: Any, where: str) -> Measure:
 
 
 def accuracy(name: Any, where: str) -> Measure:
-    """The same by the name of an accuracy, as files of studies on classes say.
+    """Return the measure of a score by its name as an accuracy, which study files on classification use.
 
     Args:
         name: one of `ACCURACIES`.
-        where: the place in the file, for the message.
+        where: option or key that names it, for messages.
 
     Raises:
         UserError: there is no such accuracy.

@@ -1,4 +1,4 @@
-"""A study's table as the opening of its page: rows × columns, what is best, what is published, and what that says."""
+"""The opening of a study's page: its table with the published numbers, and sentences about the best rows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,26 @@ _FRAME = 50
 
 
 def opening(table: Table, methods: Sequence[Method]) -> Opening:
-    """The first section of a study's page.
+    """Build the first section of a study's page.
 
     Args:
-        table: of the study.
-        methods: of the page, by whose order methods have their colours.
+        table: numbers of the study.
+        methods: methods of the page; their order determines their colours.
     """
     names = names_for_colours(methods)
-    said = list(sentences(table))
+    first, *further = sentences(table)
     about = "".join(f"<li>{escape(note)}</li>" for note in [*table.notes, f"made: {table.made}"])
     body = (
         f"{html(table, names)}<p class='note signs'>{escape('. '.join(_capital(sign) for sign in _signs(table)))}.</p>"
-        f"<p class='say'>{escape(' '.join(said[1:]))}</p>"
+        f"<p class='say'>{escape(' '.join(further))}</p>"
         f"<details><summary>About this table</summary><ul>{about}</ul></details>"
         f"<p class='note signs'>{escape(signs(table))}</p>"
     )
-    return Opening(said[0], body, _panels(table, names))
+    return Opening(first, body, _panels(table, names))
 
 
 def sentences(table: Table) -> Iterator[str]:
-    """What the table says, over all of its columns; the first sentence names the best rows.
-
-    Args:
-        table: of the study.
-    """
+    """Summarise a table over all of its columns in sentences; the first one names the best rows."""
     columns = {column: found for column, found in table.compared.items() if len(found.means) > 1}
     if not columns:
         yield "No two rows have a number in the same column yet."
@@ -59,7 +55,7 @@ def sentences(table: Table) -> Iterator[str]:
 
 
 def _best_rows(table: Table, columns: Sequence[str]) -> str:
-    """Say which rows the seeds tell apart from all others, and which have the best mean, most columns first."""
+    """Name the rows that can be told apart from all others, and those with the best mean, most columns first."""
     won = {row: [c for c in columns if table.is_best(row, c)] for row in table.rows}
     order = sorted((row for row in table.rows if won[row]), key=lambda row: -len(won[row]))
     told = told_apart(table, columns)
@@ -71,13 +67,13 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
     of = f"{_compared(table, columns)}columns"
     apart = {row: [c for c in won[row] if c in told] for row in order}
     if len(apart[order[0]]) == len(columns):
-        return f"{order[0]} is told apart from all others in {_all(len(columns))} {of}."
+        return f"{order[0]} can be told apart from all others in {_all(len(columns))} {of}."
     parts = []
     for row in (row for row in order if apart[row]):
-        parts.append(f"{row} is told apart from all others in {len(apart[row])}")
+        parts.append(f"{row} can be told apart from all others in {len(apart[row])}")
         parts[-1] += f" of {len(columns)} {of}" * (len(parts) == 1) + _named(apart[row], columns)
     if not parts:
-        parts = [f"No row is told apart from all others in any of {len(columns)} {of}"]
+        parts = [f"No row can be told apart from all others in any of {len(columns)} {of}"]
     ties = {c: tied for c in columns if len(tied := [row for row in order if c in won[row]]) > 1}
     alone = {row: [c for c in won[row] if c not in ties] for row in order}
     means = [f"{row} in {len(of)}{_named(of, columns)}" for row, of in alone.items() if of]
@@ -86,12 +82,7 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
 
 
 def told_apart(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the columns in which the seeds tell the best row from every other.
-
-    Args:
-        table: of the study.
-        columns: to consider.
-    """
+    """Return those of the columns in which the seeds tell the best row from every other row."""
     rivals = {c: [rival for (_, at), rival in table.rivals.items() if at == c] for c in columns}
     return [c for c, of in rivals.items() if of and all(r.has_interval and not r.is_undecided for r in of)]
 
@@ -101,22 +92,22 @@ def _all(columns: int) -> str:
 
 
 def _named(some: Sequence[str], columns: Sequence[str]) -> str:
-    """Name columns in brackets, unless there are many."""
+    """Return the names of columns in brackets; empty if the table has many columns."""
     return f" ({', '.join(some)})" if len(columns) <= _FEW else ""
 
 
 def _best_mean(table: Table, columns: Sequence[str]) -> str:
-    """Call the best mean highest or lowest, where that is so in all columns."""
+    """Return `highest mean` or `lowest mean` if this is the best one in all columns, otherwise `best mean`."""
     found = {table.measures[column].lower_is_better for column in columns}
     return "best mean" if len(found) > 1 else f"{'lowest' if True in found else 'highest'} mean"
 
 
 _FEW = 6
-"""Columns up to which sentences name them."""
+"""Number of columns up to which sentences name them."""
 
 
 def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
-    """Where the seeds tell the best row from all others, and where they do not."""
+    """Say in which columns the seeds tell the best row from all others, and in which they do not."""
     rivals = {c: {row: rival for (row, at), rival in table.rivals.items() if at == c} for c in columns}
     judged = {c: [row for row, rival in of.items() if rival.has_interval] for c, of in rivals.items()}
     if not any(judged.values()):
@@ -154,7 +145,7 @@ def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _compared(table: Table, columns: Sequence[str]) -> str:
-    """What columns are called that are fewer than those of the table."""
+    """Return `compared ` if these are fewer columns than the table has; otherwise an empty text."""
     return "compared " if len(columns) < len(table.columns) else ""
 
 
@@ -162,7 +153,7 @@ def _against_paper(table: Table) -> Iterator[str]:
     both = {at: p for at, p in table.places.items() if p.published is not None and p.mean is not None}
     columns = {column for _, column in both}
     if len(columns) > 1 and not all(table.measures[column].unit for column in columns):
-        return  # no mean is taken over several units, which scores without percent may have in each column
+        return  # numbers that are not in percent may have another unit in each column, so they have no mean
     gaps = [abs(p.mean - p.published.mean) for p in both.values() if p.mean is not None and p.published is not None]
     if gaps:
         measure = table.measures[min(columns)]
@@ -171,11 +162,11 @@ def _against_paper(table: Table) -> Iterator[str]:
 
 
 def html(table: Table, names: Sequence[str]) -> str:
-    """The table, with what is published as diamonds below the measured numbers.
+    """Build the table as HTML, with published numbers as diamonds below the measured ones.
 
     Args:
-        table: of the study.
-        names: of the page's methods, in the order of their colours.
+        table: numbers of the study.
+        names: names of the page's methods, in the order of their colours.
     """
     colours = {name: at for at, name in enumerate(colour_places(names))}
     head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in [*table.columns, *table.further])

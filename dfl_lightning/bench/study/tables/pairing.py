@@ -1,6 +1,6 @@
-"""Whether the rows of a table differ in their methods only: same seed, same data, same first models.
+"""The check that the rows of a table differ in their methods only: same seed, same data, same first models.
 
-Cells are paired by the rule of the reports, `report.tested`: the same seed and the same test data.
+Cells are paired by the same rule as in reports, `stats.tested`: the same seed and the same test data.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.storage.files import read_npz
 
 TESTED, TRAINED, BEGUN = "test data", "training data", "first models"
-"""What rows can differ in besides their method; of these only other test data prevent a comparison. Other numbers of
-training samples are a condition like others, see `unequal`."""
+"""The kinds of differences between rows apart from the method. Only other test data prevent a comparison. Other numbers
+of training samples are a condition like others, see `unequal`."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Unlike:
 
     @property
     def is_compared(self) -> bool:
-        """Whether it has paired differences to the other rows."""
+        """True if the row has paired differences to the other rows."""
         return self.what != TESTED
 
 
 def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]:
-    """Find the rows whose cells have other data, or other first models, than most of the others of their column.
+    """Find the rows whose cells have other data, or other first models, than most other rows of their column.
 
     Args:
-        states: of the cells that are done.
-        rows: in the order of the table.
+        states: states of the cells that are done.
+        rows: names of the rows, in the order of the table.
 
     Raises:
         UserError: the split file of a run is missing or damaged.
     """
     splits = {id(state): _split_of(state) for state in states}
-    tested = {id(s): tested_data(splits[id(s)]) or str(s.run) for s in states}  # unknown data are like no others
+    tested = {id(s): tested_data(splits[id(s)]) or str(s.run) for s in states}  # unknown data differ from all others
     trained = {id(s): _trained_on(splits[id(s)]) for s in states}
     marks: dict[str, Callable[[CellState], str]] = {
         TESTED: lambda state: tested[id(state)],
@@ -66,11 +66,7 @@ def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]
 
 
 def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
-    """Say below a table what rows differ in, once for the rows with the same difference.
-
-    Args:
-        apart: rows that differ in more than their method.
-    """
+    """Describe what rows differ in for below a table; rows with the same difference share a sentence."""
     for columns, what in dict.fromkeys((u.columns, u.what) for u in apart):
         names = ", ".join(u.row for u in apart if (u.columns, u.what) == (columns, what))
         others = f"the other rows of {', '.join(columns)}"
@@ -85,7 +81,7 @@ def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
 def _apart(
     states: Sequence[CellState], rows: Sequence[str], mark: Callable[[CellState], str]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each row of which a cell has another mark than most cells of its column and seed, with the columns."""
+    """Yield the rows with a cell whose mark is not the most common of its column and seed, with these columns."""
     differing: dict[str, list[str]] = {}
     for column in dict.fromkeys(state.cell.column for state in states):
         for seed in dict.fromkeys(state.cell.seed for state in states):
@@ -108,7 +104,7 @@ def _split_of(state: CellState) -> dict[str, np.ndarray]:
 
 
 def _trained_on(split: Mapping[str, np.ndarray]) -> str:
-    """Hash the training samples of all clients; they differ where only one method has validation data, for example."""
+    """Hash the training samples of all clients, which differ if only one method has validation data, for example."""
     digest = hashlib.sha256()
     for name in ("train_indices", "train_offsets"):
         digest.update(np.ascontiguousarray(split.get(name, np.empty(0))).tobytes())
@@ -116,7 +112,7 @@ def _trained_on(split: Mapping[str, np.ndarray]) -> str:
 
 
 def _begun_from(state: CellState) -> str:
-    """Return what first models are drawn from, with the seed: the network, its precision and its initialisation."""
+    """Return what determines the first models, apart from the seed: the network, its precision and initialisation."""
     config = state.cell.config
     model, trainer = config["model"], config["trainer"]
     return json.dumps([model["network"], model.get("init"), trainer.get("precision")], sort_keys=True)

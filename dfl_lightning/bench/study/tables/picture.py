@@ -1,4 +1,4 @@
-"""A table as a picture: a panel a column, each row's mean with its interval, and what the paper prints."""
+"""A table as a picture: a panel for each column, with each row's mean, its interval and the published number."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dfl_lightning.bench.study.tables.table import Table
 _WIDTH, _TEXT, ROW = 230, 210, 24
 """Pixels: the width of a panel's plot, that of a panel of words, and the height of each row in both."""
 
-_BESIDE = 4
-"""Panels in a line."""
+_PANELS_A_LINE = 4
+"""Number of panels side by side."""
 
 _NAMES, _LETTER = 120, 5.6
 """Pixels: the width of the rows' names, and of a letter of the notes, on average."""
@@ -31,10 +31,10 @@ def draw(table: Table, file: Path) -> Path:
 
     Args:
         table: means and intervals over seeds.
-        file: of the picture.
+        file: path of the picture.
 
     Returns:
-        The file.
+        The path of the picture.
 
     Raises:
         UserError: Altair or vl-convert is not installed.
@@ -47,40 +47,36 @@ def draw(table: Table, file: Path) -> Path:
 
 
 def whole(table: Table) -> Any:
-    """The panels side by side, with the title above and the notes below, as an Altair chart.
-
-    Args:
-        table: means and intervals over seeds.
-    """
+    """Build an Altair chart of all panels side by side, with the title above and the notes below."""
     alt, columns = altair(), drawn_columns(table)
     above = {"anchor": "start", "frame": "group", "fontSize": 13}
     panels = [
-        panel(table, column, table.rows, named=at % _BESIDE == 0).properties(
+        panel(table, column, table.rows, named=at % _PANELS_A_LINE == 0).properties(
             title=alt.TitleParams(text=textwrap.wrap(column, _WIDTH // 8), **above), width=_WIDTH
         )
         for at, column in enumerate(columns)
     ]
     for heading, said in table.further.items():
         title = alt.TitleParams(text=textwrap.wrap(heading, _TEXT // 8), **above)
-        panels.append(words(said, named=len(panels) % _BESIDE == 0).properties(title=title, width=_TEXT))
-    letters = int((_WIDTH * min(len(columns), _BESIDE) + _NAMES) / _LETTER)
+        panels.append(words(said, named=len(panels) % _PANELS_A_LINE == 0).properties(title=title, width=_TEXT))
+    letters = int((_WIDTH * min(len(columns), _PANELS_A_LINE) + _NAMES) / _LETTER)
     notes = [line for note in [*table.notes, f"made: {table.made}"] for line in textwrap.wrap(note, letters)]
     small = {"fontSize": 11, "fontWeight": "normal", "color": LIGHT["soft"]}
     below = alt.TitleParams(text=notes, orient="bottom", anchor="start", offset=24, lineHeight=15, **small)
     title = alt.TitleParams(
         text=textwrap.wrap(table.title, letters * 2 // 3), subtitle=textwrap.wrap(signs(table), letters), offset=16
     )
-    lines = [alt.hconcat(*panels[at : at + _BESIDE], spacing=18) for at in range(0, len(panels), _BESIDE)]
+    lines = [alt.hconcat(*panels[at : at + _PANELS_A_LINE], spacing=18) for at in range(0, len(panels), _PANELS_A_LINE)]
     return alt.vconcat(alt.vconcat(*lines, title=below), title=title, padding=14, config=config(LIGHT))
 
 
 def drawn_columns(table: Table) -> list[str]:
-    """The columns in which a row has a place."""
+    """Return the columns in which at least one row has cells."""
     return [c for c in table.columns if any(table.places[row, c].remark != "–" for row in table.rows)]
 
 
 def signs(table: Table) -> str:
-    """What the marks of the panels mean, in a sentence."""
+    """Explain the marks of the panels in a sentence."""
     several = any(place.sd is not None for place in table.places.values())
     said = "Dots: mean over seeds, with its 95 % t-interval" if several else "Dots: measured"
     if len(table.rows) > 1:
@@ -95,13 +91,13 @@ def signs(table: Table) -> str:
 
 
 def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -> Any:
-    """One column: rows from above to below in the table's order, as an Altair chart.
+    """Build an Altair chart of one column, with the rows from top to bottom in the table's order.
 
     Args:
         table: means and intervals over seeds.
-        column: of the table.
-        names: of all methods, by whose order rows have their colours.
-        named: whether the rows' names stand beside it.
+        column: name of the column.
+        names: names of all methods; their order determines the colours.
+        named: whether to show the rows' names.
     """
     alt = altair()
     rows = [_row(table, row, column) for row in table.rows]
@@ -120,14 +116,14 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
         ]
     if any("measured" in row for row in rows):
         known = chart.transform_filter("isValid(datum.measured)")
-        beside = known.transform_calculate(right="max(datum.high, datum.published_high || datum.high)")
+        at_right = known.transform_calculate(right="max(datum.high, datum.published_high || datum.high)")
         x = alt.X("measured:Q").scale(zero=False, padding=20).axis(**axis)
         size = alt.condition("datum.best", alt.value(150), alt.value(65))
         colour = method_colour(names, "row")
         layers += [
             known.mark_rule(strokeWidth=2.5, opacity=0.55).encode(x="low:Q", x2="high:Q", y=y, color=colour),
             known.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=colour, size=size, tooltip=tips),
-            beside.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
+            at_right.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
         ]
     remarks = chart.encode(x=alt.value(4), y=y, text="remark:N")
     layers += with_rim(remarks, {}, align="left", style="note")
@@ -135,11 +131,11 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
 
 
 def words(said: Mapping[str, str], named: bool = True) -> Any:
-    """Return a column of words, such as what a client of each row receives, as an Altair chart.
+    """Build an Altair chart of a column of words, such as what a client of each row receives.
 
     Args:
-        said: by row, from above to below.
-        named: whether the rows' names stand beside it.
+        said: text by row, from top to bottom.
+        named: whether to show the rows' names.
     """
     alt = altair()
     chart = alt.Chart(data([{"row": row, "said": text} for row, text in said.items()]))

@@ -1,4 +1,4 @@
-"""What `dfl-study table --reach` compares: rounds until the mean test score reaches a value, and what that cost."""
+"""The comparison of `dfl-study table --reach`: rounds until the mean test score reaches a value, and their cost."""
 
 from __future__ import annotations
 
@@ -27,38 +27,30 @@ class RoundsToReach(Measure):
 
     @property
     def is_score(self) -> bool:
-        """Whether it is the score itself, which it is not."""
+        """False: a number of rounds is not a score."""
         return False
 
     @property
     def is_percent(self) -> bool:
-        """Whether it is a share, which a number of rounds is not."""
+        """False: a number of rounds is not a share."""
         return False
 
     def of_task(self, score: Score) -> RoundsToReach:
-        """Give the measure the score of a task; fewer rounds are better, whatever the score.
-
-        Args:
-            score: of the task.
-        """
+        """Return the measure with the score of a task; fewer rounds are better, whatever the score."""
         return replace(self, score=score, lower_is_better=True)
 
     def is_like(self, other: Measure) -> bool:
-        """Tell whether another measure counts the rounds to the same value.
-
-        Args:
-            other: such as that of published numbers.
-        """
+        """Return True if another measure counts the rounds to the same value."""
         return isinstance(other, RoundsToReach) and other.target == self.target
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return f"rounds to {self.target:g}{self.score.unit}"
 
     @property
     def about(self) -> str:
-        """What a caption says."""
+        """The description for a caption."""
         side = "at or above" if self.score.higher_is_better else "at or below"
         return (
             f"rounds until the test {self.score.label}, mean over clients, is {side} {self.target:g}{self.score.unit} "
@@ -67,29 +59,19 @@ class RoundsToReach(Measure):
         )
 
     def has_score(self, summary: Mapping[str, Any], run: Path | None) -> bool:
-        """Tell whether a run has been evaluated on test data, so that it reaches the value or does not.
-
-        Args:
-            summary: the run's summary.json.
-            run: its folder.
-        """
+        """Return True if a run was evaluated on test data, so that it is known whether it reaches the value."""
         return Score.read(summary).name == self.score.name and any(row.get(self.score.column) for row in _rows(run))
 
     def bytes_until(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
-        """Return the bytes that a client has received when the value is reached, on average; None if never, or unknown.
-
-        Args:
-            summary: the run's summary.json.
-            run: its folder.
-        """
-        found = self._until(summary, run)
-        if found is None or "bytes_received" not in found[0]:
+        """Return the mean bytes that a client has received when the value is reached; None if never, or unknown."""
+        rows = self._until(summary, run)
+        if rows is None or "bytes_received" not in rows[0]:
             return None
-        return sum(float(row["bytes_received"] or 0.0) for row in found)
+        return sum(float(row["bytes_received"] or 0.0) for row in rows)
 
     def _value(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
-        found = self._until(summary, run)
-        return None if found is None else float(int(found[-1]["round"]) + 1)
+        rows = self._until(summary, run)
+        return None if rows is None else float(int(rows[-1]["round"]) + 1)
 
     def _until(self, summary: Mapping[str, Any], run: Path | None) -> list[dict[str, str]] | None:
         """Return the rows of metrics.csv up to the round that reaches the value; None if no round does."""
@@ -108,10 +90,7 @@ def _rows(run: Path | None) -> list[dict[str, str]]:
 
 
 def read_reach(value: float) -> RoundsToReach:
-    """Make the measure of `--reach`.
-
-    Args:
-        value: of the option.
+    """Return the measure of `--reach`, for a value in the unit of the table.
 
     Raises:
         UserError: the value is not finite.
@@ -122,14 +101,14 @@ def read_reach(value: float) -> RoundsToReach:
 
 
 def require_one_score(target: float, scores: Mapping[str, Score]) -> None:
-    """Refuse a value that is not one of the score of all columns.
+    """Raise if one value does not suit the scores of all columns.
 
     Args:
-        target: of the option.
-        scores: of the columns of which a cell is done.
+        target: value of `--reach`.
+        scores: score by column, for the columns with a finished cell.
 
     Raises:
-        UserError: columns have several scores, or the value is none of a share in percent.
+        UserError: the columns have several kinds of scores, or the score is in percent and the value is not.
     """
     if len({(score.name, score.higher_is_better, score.percent) for score in scores.values()}) > 1:
         named = ", ".join(f"{column}: {score.label}" for column, score in scores.items())
@@ -143,11 +122,11 @@ def require_one_score(target: float, scores: Mapping[str, Score]) -> None:
 
 
 def partly_reached(places: Iterable[tuple[tuple[str, str], int, int]]) -> list[str]:
-    """Name the places in which some seeds reach the value and others do not, which are compared with no other.
+    """Name the places in which only some seeds reach the value, which are not compared with others.
 
     Args:
-        places: row and column, seeds that reached it, and seeds that are done.
+        places: row and column, number of seeds that reached the value, and number of finished seeds.
     """
-    found = [f"{row} in {column} ({n} of {m} seeds)" for (row, column), n, m in places if 0 < n < m]
+    named = [f"{row} in {column} ({n} of {m} seeds)" for (row, column), n, m in places if 0 < n < m]
     why = "a mean over the seeds that reached it leaves out the slowest"
-    return [f"not compared with other rows, for {why}: {', '.join(found)}"] if found else []
+    return [f"not compared with other rows, for {why}: {', '.join(named)}"] if named else []

@@ -1,4 +1,4 @@
-"""What a client receives in a round, as every table of a study says beside the scores."""
+"""The traffic that a client receives in a round, which every table of a study shows next to the scores."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.memory import size
 
 HEADING = "received per client and round"
-"""Of the column."""
+"""The heading of the column."""
 
 ABOUT = "received: models, those that were only tried included, and bytes, mean over clients, rounds and seeds"
-"""What a caption says of it."""
+"""The description for a caption."""
 
 
 @dataclass(frozen=True)
 class RoundTraffic:
-    """What a client of a row and column receives in a round, mean over clients, rounds and seeds.
+    """The traffic that a client of a row and column receives in a round, mean over clients, rounds and seeds.
 
     Attributes:
-        models: number of models; None where no run has counted them.
-        bytes: of models and of everything else; None likewise.
+        models: number of models; None if no run has counted them.
+        bytes: bytes of models and of everything else; None if no run has counted them.
     """
 
     models: float | None = None
@@ -30,19 +30,15 @@ class RoundTraffic:
 
 
 def received_by(states: Iterable[CellState]) -> RoundTraffic:
-    """Read what a client receives in a round, from the finished cells of a place.
-
-    Args:
-        states: of a row and column.
-    """
+    """Read what a client receives in a round, from the finished cells of a row and column."""
     runs = [read_metrics(state.run / "metrics.csv") for state in states if state.is_done and state.run is not None]
     return RoundTraffic(_over_seeds(runs, "models_received"), _over_seeds(runs, "bytes_received"))
 
 
 def _over_seeds(runs: Sequence[Sequence[Mapping[str, str]]], column: str) -> float | None:
-    """Return the mean over runs of the mean over the rounds that have a column; None where no run has it."""
-    found = [[float(row[column]) for row in rows if row.get(column)] for rows in runs]
-    return _mean([mean for values in found if (mean := _mean(values)) is not None])
+    """Return the mean over runs of a column's mean over the rounds that have it; None if no run has it."""
+    values_by_run = [[float(row[column]) for row in rows if row.get(column)] for rows in runs]
+    return _mean([mean for values in values_by_run if (mean := _mean(values)) is not None])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -50,10 +46,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def in_words(places: Iterable[RoundTraffic]) -> str:
-    """Say what a client of a row receives: a number, or a range where the columns differ; empty if nothing is known.
-
-    Args:
-        places: of a row.
+    """Describe what a client of a row receives: a number, or a range if the row's places differ; empty if unknown.
 
     Examples:
         >>> one, other = RoundTraffic(5.0, 13000.0), RoundTraffic(19.5, 50700.0)
@@ -78,6 +71,6 @@ def _range(low: str, high: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Write a number of models with one decimal where it has one; a small one with two digits that count."""
+    """Format a number of models with one decimal, none if it is whole, and with two significant digits below 0.95."""
     text = f"{value:.2g}" if 0 < value < 0.95 else f"{value:,.1f}"
     return text.removesuffix(".0")

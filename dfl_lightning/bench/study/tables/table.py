@@ -1,4 +1,4 @@
-"""A study's numbers: what was measured in each place of the table, how sure that is, and what is said below it."""
+"""The table of a study: the measured numbers, their uncertainty, and the notes below."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
 
 BROKEN = "not finite"
-"""Instead of a number that is NaN or infinite, as where a client's loss is not finite."""
+"""The text instead of a number that is NaN or infinite, for example because a client's loss is not finite."""
 
 UNDONE = ("running", "missing data", "failed", "other code", "stopped", "waiting")
-"""Words for cells without a number, of which a place of the table says the first."""
+"""States of cells without a number; a place of the table shows the first one that applies."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A row and a column.
+    """The numbers of a row and column.
 
     Attributes:
-        values: the number by seed, of the cells that are done, in the unit of the table.
+        values: numbers of the finished cells by seed, in the unit of the table.
         published: the paper's number.
-        remark: why there is no number.
-        asked: seeds that are done, where some of them may not reach a value; 0 of any other number.
+        remark: the text instead of missing numbers.
+        asked: number of finished seeds, if they may miss the value of `--reach`; otherwise 0.
         bytes: what a client received until the value was reached, by seed.
     """
 
@@ -69,14 +69,14 @@ class TableCell:
 
     @property
     def is_partly_reached(self) -> bool:
-        """Whether some seeds reach the value and others do not."""
+        """True if some seeds reach the value and others do not."""
         return 0 < len(self.values) < self.asked
 
     def seeds_in_words(self, planned: int) -> str:
-        """Say how many seeds a number is of, where it is not of all.
+        """Describe how many seeds a number is of; empty if it is of all planned ones.
 
         Args:
-            planned: seeds of the table.
+            planned: number of seeds of the table.
 
         Examples:
             >>> TableCell({0: 3.0}, None, asked=2).seeds_in_words(3), TableCell({0: 3.0}, None).seeds_in_words(3)
@@ -89,24 +89,24 @@ class TableCell:
 
     @cached_property
     def mean(self) -> float | None:
-        """Over seeds."""
+        """The mean over seeds; None without seeds."""
         return spread(list(self.values.values())).mean if self.values else None
 
     @cached_property
     def sd(self) -> float | None:
-        """Over seeds, with n - 1."""
+        """The standard deviation over seeds, with n - 1."""
         return spread(list(self.values.values())).sd
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A row beside the best of a column.
+    """A row that is compared with the best one of its column.
 
     Attributes:
-        difference: the best minus this row, paired by seed; None where they share no split or no seed.
-        p: of the sign-flip test, adjusted for all rows of the column; None with fewer than six seeds.
-        p_of_t: of the paired t-test, adjusted likewise; 1 where it is not judged.
-        among: rows that are judged together with this one; 0 where there are too few seeds for them.
+        difference: the best row minus this one, paired by seed; None if they share no split or no seed.
+        p: p value of the sign-flip test, adjusted for all rows of the column; None with fewer than six seeds.
+        p_of_t: p value of the paired t-test, adjusted in the same way; 1 if the row is not judged.
+        among: number of rows that are judged together, the best one included; 0 if there are too few seeds.
     """
 
     difference: Difference | None
@@ -116,41 +116,41 @@ class Rival:
 
     @property
     def has_interval(self) -> bool:
-        """Whether two or more seeds are paired."""
+        """True if two or more seeds are paired."""
         return self.difference is not None and self.difference.low is not None
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the seeds do not tell this row from the best, all rows of the column considered."""
+        """True if the adjusted t-test does not tell this row from the best one."""
         return self.has_interval and self.p_of_t >= SIGNIFICANT
 
     @property
     def has_star(self) -> bool:
-        """Whether the test says so too."""
+        """True if the adjusted sign-flip test tells this row from the best one."""
         return self.p is not None and self.p < SIGNIFICANT
 
     @property
     def sign(self) -> str:
-        """What a table puts behind its number; `Table.signs` says what it means."""
+        """The sign behind the row's number in a table, which `Table.signs` explains."""
         return "*" if self.has_star else "≈" if self.is_undecided else ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What all formats are made from.
+    """The content of a table, from which all formats are made.
 
     Attributes:
         plan: the cells.
         measures: what is compared, by column: tasks of several kinds have scores of their own.
-        places: by row and column.
+        places: numbers by row and column.
         compared: which rows are compared over which seeds, by column.
         rivals: the other rows of each column, by row and column.
-        agreements: with the published order, by column.
-        overall: over all columns.
+        agreements: agreement with the published order of the rows, by column.
+        overall: comparison of the rows over all columns.
         signs: what the signs in the table mean.
         notes: further sentences for below it.
         states: of all cells.
-        made: when, and how long the cells took: what differs between two makings of one table.
+        made: date and training time, which differ each time that the table is made.
         received: what a client receives in a round, by row and column.
     """
 
@@ -179,53 +179,48 @@ class Table:
 
     @property
     def measure(self) -> Measure:
-        """What is compared, in the first column."""
+        """The measure of the first column."""
         return self.measures[self.columns[0]]
 
     @property
     def about(self) -> str:
-        """What is compared, in words; columns whose words differ are named."""
+        """A description of the measures; columns are named if their measures differ."""
         return _about(self.measures)
 
     @property
     def best(self) -> dict[str, str]:
-        """The row with the best mean, by column; of equal ones the first."""
+        """The row with the best mean of each column; of equal rows, the first."""
         return {column: found.best for column, found in self.compared.items()}
 
     def is_best(self, row: str, column: str) -> bool:
-        """Whether this row has the best mean of its column, alone or with others.
-
-        Args:
-            row: of the table.
-            column: of the table.
-        """
+        """Return True if the row has the best mean of its column, alone or with others."""
         return column in self.compared and self.compared[column].is_best(row)
 
     @cached_property
     def further(self) -> dict[str, dict[str, str]]:
-        """Columns that stand behind those of the study: what a client of each row receives, if some run says it."""
+        """Further columns after those of the study: what a client of each row receives, if a run has recorded it."""
         said = {row: in_words(self.received[row, column] for column in self.columns) for row in self.rows}
         return {HEADING: said} if any(said.values()) else {}
 
     @property
     def title(self) -> str:
-        """One line."""
+        """The title, in one line."""
         return self.plan.title
 
 
 def make_table(plan: Plan, measure: Measure | None = None) -> Table:
-    """Read all cells and compare.
+    """Read all cells, compare the rows, and write the notes.
 
     Args:
-        plan: the cells.
-        measure: what is compared; None: what the study says.
+        plan: cells of the study.
+        measure: number to compare; None: the one that the study names.
     """
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     measure = measure or plan.study.measure.where_validated(are_validated(list(states.values())))
     without = ""
     if plan.study.published and not measure.is_like(plan.study.measure):
         plan = replace(plan, study=replace(plan.study, published={}))
-        without = f"without the published numbers, which are no {measure.name}"
+        without = f"without the published numbers, which are not {measure.name}"
     done = [state for state in states.values() if state.is_done]
     measures = _measures(plan, done, measure)
     if isinstance(measure, RoundsToReach):
@@ -287,7 +282,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
 
 
 def _measures(plan: Plan, done: list[CellState], measure: Measure) -> dict[str, Measure]:
-    """What is compared in each column, as the task of its runs says; where none is done, as in the other columns."""
+    """Return the measure of each column, with its task's score; a column without finished cells gets another one's."""
     found: dict[str, Score] = {}
     for state in done:
         found.setdefault(state.cell.column, state.score)
@@ -305,7 +300,7 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: 
     if not states:
         return TableCell({}, published, "excluded")
     if any(state.is_broken(measure) for state in states):
-        return TableCell({}, published, BROKEN)  # of the other seeds alone a mean would look better
+        return TableCell({}, published, BROKEN)  # a mean over the other seeds would look too good
     if isinstance(measure, RoundsToReach):
         tried = [s for s in states if s.is_done and measure.has_score(s.summary, s.run)]
         if tried:
@@ -338,7 +333,7 @@ def _compared(
 def _rivals(
     column: str, best: str, places: Mapping[tuple[str, str], TableCell], apart: list[Unlike]
 ) -> dict[tuple[str, str], Rival]:
-    pairs: dict[tuple[str, str], bool] = {}  # whether they can be paired
+    pairs: dict[tuple[str, str], bool] = {}  # whether the row and the best one can be paired
     for (row, where), place in places.items():
         if where == column and row != best and place.values:
             broken = any(not u.is_compared and u.row in (row, best) and column in u.columns for u in apart)
@@ -370,9 +365,9 @@ def _agreements(plan: Plan, compared: Mapping[str, Comparable]) -> dict[str, Agr
 
 
 def _overall(plan: Plan, compared: Mapping[str, Comparable], measures: Mapping[str, Measure]) -> Overall | None:
-    """Over the columns in which all rows that are compared in any column are compared.
+    """Compare rows over columns: all rows that are compared in a column, over the columns in which all of them are.
 
-    Where columns have scores of several kinds, rows are compared by their ranks alone: differences have several units.
+    If columns have scores of several kinds, only ranks are compared, since differences have several units.
     """
     rows = [row for row in plan.study.rows if any(row in found.means for found in compared.values())]
     columns = [column for column, found in compared.items() if all(row in found.means for row in rows)]
@@ -414,7 +409,7 @@ def _versions(done: list[CellState]) -> Iterator[str]:
 
 
 def _too_few_seeds(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
-    """Say in which columns no difference is judged for lack of seeds, and how many it takes."""
+    """Name the columns with too few seeds to judge a difference, and the number of seeds that is needed."""
     needed: dict[int, list[str]] = {}
     for column in dict.fromkeys(column for _, column in rivals):
         few = [r for (_, c), r in rivals.items() if c == column and r.has_interval and not r.among]
@@ -425,7 +420,7 @@ def _too_few_seeds(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
 
 
 def _no_stars(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
-    """In which columns no row can have a star, and with how many seeds one could."""
+    """Name the columns in which no row can have a star, and the number of seeds that is needed."""
     poor: dict[tuple[int, int], list[str]] = {}
     for column in dict.fromkeys(column for _, column in rivals):
         seeds = _seeds_of_differences(rivals, column)
@@ -435,11 +430,11 @@ def _no_stars(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
         rows = counted(pairs + 1, "row")
         yield (
             f"no * is possible in {', '.join(columns)}: among {rows}, p < {SIGNIFICANT} (sign-flip test, adjusted) "
-            f"takes {least_replications(pairs_among(pairs + 1))} seeds or more; here {_is(most)}"
+            f"takes {least_replications(pairs_among(pairs + 1))} seeds or more; here {_number_with_verb(most)}"
         )
 
 
-def _is(seeds: int) -> str:
+def _number_with_verb(seeds: int) -> str:
     return f"{'is' if seeds == 1 else 'are'} {seeds}"
 
 
@@ -466,7 +461,7 @@ def _signs(plan: Plan, done: list[CellState], rivals: Mapping[tuple[str, str], R
 
 
 def _most_seeds(plan: Plan, done: list[CellState]) -> int:
-    """Seeds of the place that has most; those that it will have, where no cell is done."""
+    """Return the number of seeds of the place that has most; the planned number if no cell is done."""
     return max(Counter((s.cell.row, s.cell.column) for s in done).values(), default=len(plan.seeds))
 
 
@@ -474,7 +469,7 @@ _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
 
 
 def _made(done: list[CellState]) -> str:
-    seconds = {s.cell.folder: s.seconds or 0.0 for s in done}  # one cell may have several places
+    seconds = {s.cell.folder: s.seconds or 0.0 for s in done}  # a cell may have several places in the table
     trained = f"{counted(len(seconds), 'cell')} in {as_time(sum(seconds.values()))} of training"
     where = processors_in_words(s.summary.get("processor") for s in done)
     return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}" + f" on {where}" * bool(where)
@@ -505,7 +500,7 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
 
 
 def _diverged(done: list[CellState]) -> Iterator[str]:
-    """In which cells clients have diverged, whose scores are in the means as they are."""
+    """Name the cells in which clients have diverged; their scores are in the means."""
     cells = {s.cell.folder: s for s in done if s.summary.get("diverged")}.values()
     if cells:
         parts = [f"{s.cell.label} ({len(s.summary['diverged'])} of {s.summary['clients']} clients)" for s in cells]
@@ -525,7 +520,7 @@ def _attacked(done: list[CellState]) -> Iterator[str]:
 
 
 def _broken(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[str]:
-    """Name the cells whose number is not finite, with the number of clients where that is known."""
+    """Name the cells whose number is not finite, with the number of such clients if known."""
     cells = {s.cell.folder: s for s in done if s.is_broken(measures[s.cell.column])}.values()
     if cells:
         clients = [len(s.score.numbers(s.summary).get("not_finite", ())) for s in cells]

@@ -1,4 +1,4 @@
-"""The conditions outside of their methods in which the rows of a study differ, column by column."""
+"""The conditions, apart from their methods, in which the rows of a column differ."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dfl_lightning.bench.study.plan import Plan
 from dfl_lightning.runs.tables import read_npz
 
 SAMPLES = "training samples"
-"""A condition that configs do not say, but the split files of runs."""
+"""A condition that is read from the split files of runs, since configs do not contain it."""
 
 
 def unequal_rows(
     plan: Plan, states: Sequence[CellState] = ()
 ) -> dict[str, tuple[list[str], list[tuple[str, list[str]]]]]:
-    """Find in which conditions the rows of each column differ; options that `tune` chooses are said elsewhere.
+    """Find the conditions in which the rows of each column differ, except options that `tune` chooses.
 
     Args:
-        plan: the cells.
-        states: of the cells, for the numbers of training samples, which the runs of finished cells say.
+        plan: cells of the study.
+        states: states of the cells; runs of finished ones give the numbers of training samples.
 
     Returns:
-        For each column the rows that have cells, and the conditions with the value of each of these rows.
+        By column, the rows that have cells, and each condition with its value for each of these rows.
     """
     tune = plan.study.tune
     ranges = [] if tune is None else [tune.space, *tune.rows.values()]
@@ -40,11 +40,7 @@ def unequal_rows(
 
 
 def _training_samples(states: Sequence[CellState]) -> dict[str, int]:
-    """Return the number of training samples of all clients, by row, for the seed that most rows have finished.
-
-    Args:
-        states: of the cells of a column.
-    """
+    """Return the number of training samples of all clients, by row, for the seed that most rows have finished."""
     by_seed: dict[int, dict[str, int]] = {}
     for state in states:
         if state.is_done and state.run is not None:
@@ -55,12 +51,7 @@ def _training_samples(states: Sequence[CellState]) -> dict[str, int]:
 
 
 def sentences(plan: Plan, states: Sequence[CellState] = ()) -> Iterator[str]:
-    """Say in which conditions rows differ, once for the columns in which it is the same.
-
-    Args:
-        plan: the cells.
-        states: of the cells, where they are read already.
-    """
+    """Yield sentences on the conditions in which rows differ; columns with the same conditions share one."""
     said: dict[str, list[str]] = {}
     for column, (rows, unequal) in unequal_rows(plan, states).items():
         if unequal:
@@ -71,12 +62,7 @@ def sentences(plan: Plan, states: Sequence[CellState] = ()) -> Iterator[str]:
 
 
 def by_place(plan: Plan, states: Sequence[CellState] = ()) -> dict[tuple[str, str], str]:
-    """Give each place of the table its own values of the conditions in which the rows of its column differ.
-
-    Args:
-        plan: the cells.
-        states: of the cells.
-    """
+    """Describe, by row and column, the values of the conditions in which the rows of the column differ."""
     return {
         (row, column): "; ".join(f"{name}: {values[at]}" for name, values in unequal)
         for column, (rows, unequal) in unequal_rows(plan, states).items()

@@ -1,4 +1,4 @@
-"""Whether clients have validation data, which then choose the round whose score a study compares."""
+"""The check for validation data, which choose the round whose score a study compares."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ from dfl_lightning.runs.tables import read_npz
 
 
 def are_validated(states: Sequence[CellState]) -> bool:
-    """Say whether all cells have validation data; those whose settings do not decide it count once they are done.
-
-    Args:
-        states: of a study's cells.
-    """
-    found = [_is_validated(state) for state in states]
-    return any(found) and not any(answer is False for answer in found)
+    """Return True if all cells have validation data; those whose settings do not decide it count once they are done."""
+    answers = [_is_validated(state) for state in states]
+    return any(answers) and not any(answer is False for answer in answers)
 
 
 def _is_validated(state: CellState) -> bool | None:
