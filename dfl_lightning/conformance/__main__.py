@@ -1,4 +1,4 @@
-"""python -m dfl_lightning.conformance ADAPTER."""
+"""The command `python -m dfl_lightning.conformance ADAPTER`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ that is offered agrees, 1 if something differs, 2 for a mistake in the command o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases and print a table.
+    """Run the cases on an adapter, print a table, and return the exit code.
 
     Args:
-        arguments: of the command line.
+        arguments: arguments of the command line; None: those of this process.
 
     Returns:
         0: everything that is offered agrees; 1: something differs, or nothing is offered; 2: a mistake in the command.
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="print a method's inputs, outputs and readings, and a function to begin with",
     )
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="only these")
-    parser.add_argument("--tolerance", type=float, help="in place of that of the cases; 1e-5 suits float32")
+    parser.add_argument("--tolerance", type=float, help="instead of that of the cases; 1e-5 suits float32")
     parser.add_argument("--markdown", action="store_true", help="print the table of a page")
     parser.add_argument("--cases", action="store_true", help="print a line for each case")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The adapter of an implementation: it is loaded, and run on every case that it offers."""
+"""The adapter of an implementation, which is loaded and run on every case that it offers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from dfl_lightning.utils.errors import UserError
 __all__ = ["CaseOutcome", "MethodOutcome", "check_names", "load_adapter", "run_method"]
 
 NEARNESS = 0.8
-"""From this similarity on (difflib's ratio) a function's name is taken for a misspelt method."""
+"""Similarity (difflib's ratio) from which a function's name counts as a misspelt method."""
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What became of a case.
+    """The outcome of a case.
 
     Attributes:
-        case: its name.
-        differences: of each output that the adapter has given.
-        missing: outputs that it has left out, as it may.
-        refused: why the adapter does not offer the case.
-        failed: the error that it ended with.
+        case: name of the case.
+        differences: difference of each output that the adapter returned.
+        missing: outputs that it left out, which is allowed.
+        refused: why the adapter does not offer the case; empty if it does.
+        failed: the error that it raised; empty if there was none.
     """
 
     case: str
@@ -44,18 +44,18 @@ class CaseOutcome:
 
     @property
     def largest(self) -> float:
-        """The largest difference of an output; infinite where the adapter has failed."""
+        """The largest difference of an output; infinite if the adapter failed."""
         return math.inf if self.failed else max(self.differences.values(), default=0.0)
 
 
 @dataclass(frozen=True)
 class MethodOutcome:
-    """What became of the cases of a method.
+    """The outcome of all cases of a method.
 
     Attributes:
         cases: the method and its cases.
-        tolerance: up to which outputs agree.
-        outcomes: one for each case; none where the adapter does not offer the method.
+        tolerance: largest difference up to which outputs agree.
+        outcomes: outcome of each case; none if the adapter does not offer the method.
     """
 
     cases: MethodCases
@@ -69,17 +69,17 @@ class MethodOutcome:
 
     @property
     def agreeing(self) -> int:
-        """In how many cases everything that was given agrees."""
+        """The number of cases in which all returned outputs agree."""
         return sum(outcome.largest <= self.tolerance for outcome in self.offered)
 
     @property
     def worst(self) -> CaseOutcome | None:
-        """The case with the largest difference; None where none is offered."""
+        """The case with the largest difference; None if no case is offered."""
         return max(self.offered, key=lambda outcome: outcome.largest, default=None)
 
     @property
     def agrees(self) -> bool | None:
-        """Whether all cases that are offered agree; None where none is."""
+        """True if all offered cases agree; None if no case is offered."""
         return self.agreeing == len(self.offered) if self.offered else None
 
 
@@ -95,8 +95,8 @@ def load_adapter(name: str) -> ModuleType:
     try:
         return _module_of(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
-        own = f"{name}.".startswith(f"{error.name}.")  # the module, or a package that it would be in
-        what = "there is no such module" if own else f"it imports {error.name}, which is not installed"
+        is_missing = f"{name}.".startswith(f"{error.name}.")  # the module itself, or a package that would contain it
+        what = "there is no such module" if is_missing else f"it imports {error.name}, which is not installed"
         raise UserError(f"adapter {name}: {what}; name an importable module, or a file that ends with .py") from error
 
 
@@ -107,19 +107,20 @@ def _module_of(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for the names in their annotations
+    sys.modules[spec.name] = module  # dataclasses look up the names in their annotations there
     spec.loader.exec_module(module)
     return module
 
 
 def run_method(adapter: ModuleType, cases: MethodCases, tolerance: float | None = None) -> MethodOutcome:
-    """Ask an adapter for all cases of a method.
+    """Run an adapter on all cases of a method.
 
     Args:
-        adapter: with a function of the method's name, if it offers the method: inputs by keyword, returns outputs by
-            name, the main ones at least. A case that it does not offer raises NotImplementedError with a reason.
-        cases: of the method.
-        tolerance: in place of that of the cases.
+        adapter: module with a function of the method's name, if it offers the method. The function gets the inputs of
+            a case by keyword, and returns at least the main outputs by name. For a case that it does not offer, it
+            raises NotImplementedError with a reason.
+        cases: method and its cases.
+        tolerance: largest difference up to which outputs agree; None: that of the cases.
     """
     function = getattr(adapter, cases.method, None)
     outcomes = () if function is None else tuple(_run_case(function, case, cases.main) for case in cases.cases)
@@ -128,45 +129,45 @@ def run_method(adapter: ModuleType, cases: MethodCases, tolerance: float | None 
 
 def _run_case(function: Any, case: MethodCase, main: Sequence[str]) -> CaseOutcome:
     try:
-        found = function(**copy.deepcopy(case.inputs))  # an adapter may write into what it gets
+        returned = function(**copy.deepcopy(case.inputs))  # an adapter may change its inputs
     except NotImplementedError as error:
         return CaseOutcome(case.name, refused=str(error) or "not offered")
-    except Exception as error:  # whatever another library raises is a result, which the table shows
+    except Exception as error:  # any error of an adapter is a result, which the table shows
         return CaseOutcome(case.name, failed=f"{type(error).__name__}: {error}")
-    mistake = _mistake(found, case.outputs, main)
+    mistake = _mistake(returned, case.outputs, main)
     if mistake:
         return CaseOutcome(case.name, failed=mistake)
-    differences = {name: difference(case.outputs[name], value) for name, value in found.items()}
-    return CaseOutcome(case.name, differences, tuple(name for name in case.outputs if name not in found))
+    differences = {name: difference(case.outputs[name], value) for name, value in returned.items()}
+    return CaseOutcome(case.name, differences, tuple(name for name in case.outputs if name not in returned))
 
 
-def _mistake(found: Any, outputs: Collection[str], main: Sequence[str]) -> str:
-    """Say what is wrong with what an adapter returned; an empty text if it can be compared."""
+def _mistake(returned: Any, outputs: Collection[str], main: Sequence[str]) -> str:
+    """Describe what is wrong with the result of an adapter; empty if it can be compared."""
     needed, others = ", ".join(main), ", ".join(name for name in outputs if name not in main)
     wanted = f"it must hold {needed}" + (f", and may hold {others}" if others else "")
-    if not isinstance(found, dict):
-        return f"the adapter must return a dictionary of outputs, not {type(found).__name__}; {wanted}"
-    if not found:
+    if not isinstance(returned, dict):
+        return f"the adapter must return a dictionary of outputs, not {type(returned).__name__}; {wanted}"
+    if not returned:
         return f"the adapter returned an empty dictionary of outputs; {wanted}"
-    unknown = [name for name in found if name not in outputs]
+    unknown = [name for name in returned if name not in outputs]
     if unknown:
         return f"the case has no output {unknown[0]}; it has {', '.join(outputs)}"
-    missing = [name for name in main if name not in found]
+    missing = [name for name in main if name not in returned]
     return f"the adapter left out {', '.join(missing)}; {wanted}" if missing else ""
 
 
 def check_names(adapter: ModuleType, methods: Collection[str]) -> list[str]:
-    """Find functions of an adapter that no case asks for.
+    """Find the public functions of an adapter that no case runs.
 
     Args:
-        adapter: the module.
+        adapter: module of the adapter.
         methods: names of the methods that have cases.
 
     Returns:
-        Names of its own public functions that are not methods: helpers, or methods without cases.
+        Names of its own public functions that are not among the methods: helpers, or methods without cases.
 
     Raises:
-        UserError: a function has nearly the name of a method that the adapter does not offer.
+        UserError: a function's name is close to that of a method that the adapter does not offer.
     """
     public = _public_callables(adapter)
     lacking = {_letters(name): name for name in methods if name not in public}
@@ -184,10 +185,10 @@ def check_names(adapter: ModuleType, methods: Collection[str]) -> list[str]:
 
 
 def _public_callables(adapter: ModuleType) -> dict[str, Any]:
-    found = {name: value for name, value in vars(adapter).items() if not name.startswith("_")}
-    return {name: value for name, value in found.items() if callable(value) and not inspect.isclass(value)}
+    public = {name: value for name, value in vars(adapter).items() if not name.startswith("_")}
+    return {name: value for name, value in public.items() if callable(value) and not inspect.isclass(value)}
 
 
 def _letters(name: str) -> str:
-    """Return a name as it is compared with others: FedAvg, fed_avg and fedavg are the same."""
+    """Normalise a name for comparison: FedAvg, fed_avg and fedavg become the same."""
     return name.replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""The cases as they are read from their files, and the comparison of what was expected with what was found."""
+"""The cases, which are read from their files, and the comparison of expected and computed outputs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MethodCase:
     """One example of a method.
 
     Attributes:
-        name: of the case.
-        inputs: by name; arrays, lists of arrays where clients differ in size, numbers, words, true or false.
-        outputs: what the method makes of them, by name.
+        name: name of the case.
+        inputs: inputs by name: arrays, lists of arrays if clients differ in size, numbers, words, true or false.
+        outputs: expected outputs by name.
     """
 
     name: str
@@ -35,17 +35,17 @@ class MethodCases:
     """A file of cases.
 
     Attributes:
-        method: the name of the file, and of an adapter's function.
-        name: of the method.
-        configs: options of `dfl-fit` under which this library computes it.
-        paper: where it was published.
-        equation: section, algorithm and equations.
-        does: what is computed, in a sentence or two.
-        inputs: what each input is.
-        outputs: what each output is.
-        main: outputs that an adapter must give; others may be left out.
-        readings: what the paper leaves open: question, chosen, why.
-        tolerance: largest difference, absolute below 1 and relative above, under which numbers agree.
+        method: name of the file, and of an adapter's function.
+        name: name of the method in sentences.
+        configs: options of `dfl-fit` with which this library computes it.
+        paper: publication of the method.
+        equation: section, algorithm and equations of the paper.
+        does: description of what is computed, in a sentence or two.
+        inputs: description of each input.
+        outputs: description of each output.
+        main: outputs that an adapter must return; others may be left out.
+        readings: decisions that the paper leaves open: question, chosen, why.
+        tolerance: largest difference up to which numbers agree, absolute below 1 and relative above.
         cases: the examples.
     """
 
@@ -64,17 +64,13 @@ class MethodCases:
 
 
 def read_cases(file: Path) -> MethodCases:
-    """Read the cases of one method.
-
-    Args:
-        file: of JSON.
-    """
-    found = json.loads(file.read_text(encoding="utf-8"))
+    """Read the cases of one method from a JSON file."""
+    content = json.loads(file.read_text(encoding="utf-8"))
     cases = tuple(
-        MethodCase(case["name"], _arrays(case["inputs"]), _arrays(case["outputs"])) for case in found.pop("cases")
+        MethodCase(case["name"], _arrays(case["inputs"]), _arrays(case["outputs"])) for case in content.pop("cases")
     )
-    configs, main, readings = (tuple(found.pop(name)) for name in ("configs", "main", "readings"))
-    return MethodCases(**found, configs=configs, main=main, readings=readings, cases=cases)
+    configs, main, readings = (tuple(content.pop(name)) for name in ("configs", "main", "readings"))
+    return MethodCases(**content, configs=configs, main=main, readings=readings, cases=cases)
 
 
 def read_all() -> dict[str, MethodCases]:
@@ -83,14 +79,14 @@ def read_all() -> dict[str, MethodCases]:
 
 
 def difference(expected: Any, found: Any) -> float:
-    """Measure how far a result is from the expected: the largest difference of an entry, over its size if above 1.
+    """Return the largest difference between entries of a result and the expected ones, relative for entries above 1.
 
-    Whole numbers, true and false, and where numbers are unknown (NaN) must be equal; otherwise, and where shapes
+    Whole numbers, true and false, and the places of unknown numbers (NaN) must be equal. Otherwise, or if shapes
     differ, the difference is infinite.
 
     Args:
-        expected: an array or a number.
-        found: whatever numpy makes an array of.
+        expected: array or number.
+        found: anything that numpy can convert to an array.
 
     Examples:
         >>> difference(np.array([1.0, np.nan, 200.0]), [1.25, np.nan, 201.0])
@@ -122,7 +118,7 @@ def _arrays(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _array(value: Any) -> Any:
-    """Lists of numbers as arrays, null in them as NaN; a list of lists that differ in length stays a list."""
+    """Convert lists of numbers to arrays, with null as NaN; lists of different lengths become a list of arrays."""
     if not isinstance(value, list):
         return value
     if _shape(value) is None:
@@ -138,7 +134,7 @@ def _array(value: Any) -> Any:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Of nested lists; None where they differ in length."""
+    """Return the shape of nested lists; None if lists differ in length."""
     if not isinstance(value, list):
         return ()
     parts = {_shape(part) for part in value}

@@ -1,4 +1,4 @@
-"""What a method's cases are about, and the adapter's function for them, as text."""
+"""The description of a method's cases, with a function for an adapter to begin with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ __all__ = ["describe"]
 
 
 def describe(cases: MethodCases) -> str:
-    """Describe the inputs, outputs and readings of a method, with a function that an adapter may begin with.
-
-    Args:
-        cases: of the method.
-    """
+    """Describe the inputs, outputs and readings of a method, with a function that an adapter may begin with."""
     lines = [
         f"{cases.name}: {cases.paper}; {cases.equation}",
         *_lines(cases.does),

@@ -1,4 +1,4 @@
-"""What became of all methods, as a table for a terminal or for a page."""
+"""The outcomes of all methods, as a table for a terminal or for a page."""
 
 from __future__ import annotations
 
@@ -16,25 +16,17 @@ HEADS = ("method", "result", "cases", "where, and what was not given")
 
 
 def rich_table(outcomes: Sequence[MethodOutcome]) -> Table:
-    """Build a table for the terminal.
-
-    Args:
-        outcomes: one for each method.
-    """
+    """Build the table for a terminal, with one row for each method."""
     table = Table(*HEADS, box=None, pad_edge=False)
     colours = {True: "green", False: "red", None: "dim"}
     for outcome in outcomes:
-        name, result, *rest = map(escape, cells(outcome))  # brackets in an error are no markup
+        name, result, *rest = map(escape, cells(outcome))  # brackets in an error must not be read as markup
         table.add_row(name, f"[{colours[outcome.agrees]}]{result}[/]", *rest)
     return table
 
 
 def markdown(outcomes: Sequence[MethodOutcome]) -> str:
-    """Write the rows of the methods that are offered, as a table of a page, then the names of the others.
-
-    Args:
-        outcomes: one for each method.
-    """
+    """Format the methods that are offered as a Markdown table, followed by the names of the others."""
     rows = [HEADS, ("---",) * len(HEADS), *(cells(outcome) for outcome in outcomes if outcome.offered)]
     table = "\n".join(f"| {' | '.join(map(_in_a_row, row))} |" for row in rows)
     others = ", ".join(outcome.cases.name for outcome in outcomes if not outcome.offered)
@@ -42,16 +34,12 @@ def markdown(outcomes: Sequence[MethodOutcome]) -> str:
 
 
 def _in_a_row(text: str) -> str:
-    """A cell of a page's table: an error may have several lines, and strokes."""
+    """Escape a text for a Markdown table, since an error may have several lines, and strokes."""
     return one_line(text).replace("|", r"\|")
 
 
 def cells(outcome: MethodOutcome) -> tuple[str, str, str, str]:
-    """A row: the method, what became of it, in how many cases, and where it differs most.
-
-    Args:
-        outcome: of one method.
-    """
+    """Return the row of a method: its name, its result, the number of cases, and where it differs most."""
     worst = outcome.worst
     if worst is None:
         reasons = {case.refused: None for case in outcome.outcomes}

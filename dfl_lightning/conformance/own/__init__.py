@@ -1,4 +1,4 @@
-"""The adapter of this library: each function plays rounds on the numbers of a case.
+"""The adapter of this library: each function runs rounds on the numbers of a case.
 
 The arguments of a function are the inputs of its cases, which their files describe.
 """

@@ -1,4 +1,4 @@
-"""Rounds on graphs that change from round to round, on the numbers of a case."""
+"""Rounds on time-varying graphs, on the numbers of a case."""
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
@@ -16,7 +16,7 @@ Found = dict[str, Any]
 
 
 def one_peer(models, round, rounds) -> Found:
-    """Run the generator one_peer_exponential, all neighbours and Uniform; training changes nothing."""
+    """Run the generator one_peer_exponential, with all neighbours and Uniform; training changes nothing."""
     run = GivenRun(
         [cb.Gossip(k="all"), cb.Uniform()],
         *without_data(*models.shape),
@@ -31,7 +31,7 @@ def one_peer(models, round, rounds) -> Found:
 
 
 def base_graph(models, k) -> Found:
-    """Run the generator base_graph, all neighbours and FromTopology; training changes nothing."""
+    """Run the generator base_graph, with all neighbours and FromTopology; training changes nothing."""
     rounds = len(base_rounds(len(models), k))
     run = GivenRun(
         [cb.Gossip(k="all"), cb.FromTopology()],
@@ -46,7 +46,7 @@ def base_graph(models, k) -> Found:
 
 
 def epidemic(trained, sends) -> Found:
-    """Run Gossip of all who send, and Uniform."""
+    """Run a round of Gossip with all clients that send to a receiver, and Uniform."""
     policies, rows = [cb.Gossip(k="all"), cb.Uniform()], {"models": trained, "given": trained}
     run = GivenRun(policies, *without_data(*trained.shape), graph_of(sends.T), rows)
     round = run.go()

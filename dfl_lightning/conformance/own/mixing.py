@@ -24,7 +24,7 @@ Found = dict[str, Any]
 
 
 def gossip(before, trained, chosen, active) -> Found:
-    """Run Gossip of all neighbours in the graph of those that are chosen, and Uniform."""
+    """Run a round of Gossip with all neighbours in a graph of the chosen links, and Uniform."""
     rows = {"models": before, "given": trained}
     run = GivenRun(
         [cb.Gossip(k="all"), cb.Uniform()],
@@ -65,20 +65,20 @@ def d2(layers, models, x, y, graph, lr, rounds) -> Found:
 
 
 class _GivenDraws(cb.CHOCO):
-    """CHOCO whose draws are given, the row set `draws`."""
+    """CHOCO with given random numbers, the row set `draws`."""
 
     row_sets = {**cb.CHOCO.row_sets, "draws": "zeros"}
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send by CHOCO, which draws what it is given."""
+        """Send by CHOCO, with the given random numbers."""
         senders.uniform = lambda shape: senders.rows("draws").view(*shape)  # type: ignore[method-assign]
         return super().send(updates, senders)
 
 
 def choco(layers, models, public, x, y, graph, lr, gamma, kept, bits, draws, rounds) -> Found:
     """Run CHOCO and CHOCOMix."""
-    sent = _GivenDraws(bits=bits) if bits else cb.CHOCO(share=kept / models.shape[1])
-    policies = [cb.Gossip(k="all"), sent, cb.CHOCOMix(gamma)]
+    messages = _GivenDraws(bits=bits) if bits else cb.CHOCO(share=kept / models.shape[1])
+    policies = [cb.Gossip(k="all"), messages, cb.CHOCOMix(gamma)]
     rows, topology = {"models": models, "public": public, "draws": draws}, nx.Graph(graph_of(graph))
     run = BatchRun(policies, x, y, layers, topology, rows, Plain(), lr, rounds=rounds)
     run.go(rounds=rounds)
@@ -95,7 +95,7 @@ def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, roun
 
 
 def dfedsam(layers, models, x, y, graph, active, lr, rho, steps) -> Found:
-    """Run DFedSAM and some steps of Metropolis weights."""
+    """Run DFedSAM, and a number of steps of Metropolis weights."""
     policies, topology = [cb.Gossip(k="all"), cb.Metropolis(steps)], nx.Graph(graph_of(graph))
     run = BatchRun(policies, x, y, layers, topology, {"models": models}, DFedSAM(rho), lr, active=active)
     run.go()

@@ -31,18 +31,18 @@ def fedproto(
     run = BatchRun(policies, x, y, layers, topology, rows, FedProto(lam), lr, active=active, rounds=rounds)
     average.known = torch.from_numpy(~np.isnan(prototypes[0]).any(1))
     run.go(rounds=rounds)
-    found = run.rows("prototypes")[:m, columns]
+    final = run.rows("prototypes")[:m, columns]
     predicted = []
-    for row, own in zip(run.rows()[:m], found, strict=True):
+    for row, of_client in zip(run.rows()[:m], final, strict=True):
         whole = network(layers).double()
         torch.nn.utils.vector_to_parameters(torch.from_numpy(row), whole.parameters())
         with torch.no_grad():
             features = whole[:-1](torch.as_tensor(queries))
-            query = Outputs(whole[-1](features), {"head": features}, rows={"prototypes": torch.from_numpy(own)})
+            query = Outputs(whole[-1](features), {"head": features}, rows={"prototypes": torch.from_numpy(of_client)})
         predicted.append(prediction.predict(query, {}).argmax(1).numpy())
-    has = found.reshape(m, classes, width)
+    final = final.reshape(m, classes, width)
     return {
         "models": run.rows()[:m],
-        "prototypes": np.where((has != 0).any(-1, keepdims=True), has, np.nan),
+        "prototypes": np.where((final != 0).any(-1, keepdims=True), final, np.nan),
         "predicted": np.array(predicted),
     }

@@ -1,4 +1,4 @@
-"""Averages that bear wrong models, and messages, on the numbers of a case."""
+"""Rounds with robust averages, compressed messages and attacks, on the numbers of a case."""
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
@@ -20,20 +20,20 @@ Found = dict[str, Any]
 
 
 class _GivenMessages(cb.Outgoing):
-    """Clients send models that are given, the row set `message`."""
+    """Messages whose models are given, the row set `message`."""
 
     row_sets = {"message": "zeros"}
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return what leads from the start to the message."""
+        """Return the update that turns a client's model from before the round into the given one."""
         return senders.rows("message") - senders.rows("models")
 
 
-class _Sent(cb.Monitor):
-    """Remembers what clients send."""
+class _SentModels(cb.Monitor):
+    """Monitor of the models that clients send."""
 
     def on_compare(self, round: Round) -> None:
-        """Look at it before it is mixed."""
+        """Copy the sent models before they are mixed."""
         self.rows = round.bank.rows("sent").numpy().copy()
 
 
@@ -54,20 +54,20 @@ def clipped_gossip(before, trained, sent, graph, active, outliers, radius) -> Fo
 
 def balance(before, trained, sent, graph, active, gamma, kappa, alpha, round, rounds_of_run) -> Found:
     """Run a round of BALANCE."""
-    places = before, trained, sent, graph, active
-    return _mixed(cb.BALANCE(gamma, kappa, alpha), *places, round, rounds_of_run - round)
+    arguments = before, trained, sent, graph, active
+    return _mixed(cb.BALANCE(gamma, kappa, alpha), *arguments, round, rounds_of_run - round)
 
 
-class _Anywhere(cb.MultiKrum):
-    """Krum on graphs in which some clients never have enough models."""
+class _KrumOnAnyGraph(cb.MultiKrum):
+    """Krum, also on graphs in which some clients never have enough models."""
 
     def start(self, federation) -> None:
-        """Refuse nothing."""
+        """Skip the check that all clients have enough models."""
 
 
 def krum(before, trained, sent, graph, active, adversaries, kept) -> Found:
     """Run a round of Krum or MultiKrum."""
-    return _mixed(_Anywhere(adversaries, kept or None), before, trained, sent, graph, active)
+    return _mixed(_KrumOnAnyGraph(adversaries, kept or None), before, trained, sent, graph, active)
 
 
 def geometric_median(before, trained, sent, graph, active, smoothing, iterations) -> Found:
@@ -76,44 +76,44 @@ def geometric_median(before, trained, sent, graph, active, smoothing, iterations
 
 
 def _message(policy, starts, trained, **more: np.ndarray) -> tuple[GivenRun, np.ndarray]:
-    seen = _Sent()
+    monitor = _SentModels()
     x, y, layers = without_data(*starts.shape)
     rows = {"models": starts, "given": trained, **more}
-    run = GivenRun([cb.Gossip(k="all"), cb.Uniform(), policy, seen], x, y, layers, "complete", rows)
+    run = GivenRun([cb.Gossip(k="all"), cb.Uniform(), policy, monitor], x, y, layers, "complete", rows)
     run.go()
-    return run, seen.rows
+    return run, monitor.rows
 
 
 def top_k(starts, trained, residual, share) -> Found:
-    """Send by TopK."""
+    """Return what clients send by TopK, and their residuals."""
     run, sent = _message(cb.TopK(share), starts, trained, residual=residual)
     return {"sent": sent, "residual": run.rows("residual")}
 
 
 class _GivenDraws(cb.QSGD):
-    """QSGD whose draws are given, the row set `draws`."""
+    """QSGD with given random numbers, the row set `draws`."""
 
     row_sets = {"draws": "zeros"}
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send by QSGD, which draws what it is given."""
+        """Send by QSGD, with the given random numbers."""
         senders.uniform = lambda shape: senders.rows("draws").view(*shape)  # type: ignore[method-assign]
         return super().send(updates, senders)
 
 
 def qsgd(starts, trained, draws, bits, bucket) -> Found:
-    """Send by QSGD."""
+    """Return what clients send by QSGD."""
     return {"sent": _message(_GivenDraws(bits, bucket), starts, trained, draws=draws)[1]}
 
 
 def sign_flip(starts, trained, adversaries, scale) -> Found:
-    """Send by SignFlip."""
+    """Return what clients send under the attack SignFlip."""
     return {
         "sent": _message(cb.SignFlip(clients=np.flatnonzero(adversaries).tolist(), scale=scale), starts, trained)[1]
     }
 
 
 def a_little_is_enough(starts, trained, adversaries, z) -> Found:
-    """Send by ALittleIsEnough."""
+    """Return what clients send under the attack ALittleIsEnough."""
     policy = cb.ALittleIsEnough(clients=np.flatnonzero(adversaries).tolist(), z=z)
     return {"sent": _message(policy, starts, trained)[1]}

@@ -1,4 +1,4 @@
-"""Rounds of this library on numbers that are given: models, data, who is active, and what is drawn."""
+"""Rounds of this library on given numbers: models, data, active clients and random draws."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory
 
 
 class GivenTraining(Objective):
-    """Local training ends at models that are given, the row set `given`."""
+    """Local training that ends at given models, the row set `given`."""
 
     stackable = recordable = True
     row_sets = {"given": "zeros"}
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return one step on everything."""
+        """Return one step on all parameters."""
         return (Phase(self, Duration(0, steps=1), layout.all),)
 
     def step(self, ctx: JobContext) -> None:
-        """Put the given model in the place of the client's."""
+        """Replace the client's model by the given one."""
         model = ctx.model()
         model.grad(ctx.next_batch())
         model.assign(ctx.rows("given"))
@@ -49,16 +49,16 @@ class GivenRun:
     """A run that starts from given rows.
 
     Args:
-        policies: its policies.
-        x: inputs of each client, [samples, inputs] each; training data, and validation data too.
-        y: their classes.
-        layers: widths of the network.
-        topology: a networkx graph or `server`.
-        rows: of row sets by name, where the run starts: a row for all, or the first rows.
-        objective: the local rule.
-        active: who is active, [m].
+        policies: policies of the run.
+        x: inputs of each client, [samples, inputs] each; they are training and validation data.
+        y: classes of these samples, [samples] for each client.
+        layers: widths of the network, inputs first.
+        topology: a networkx graph, `server`, or a topology's settings.
+        rows: row sets by name at the start of the run: one row for all, or the first rows, [n, P].
+        objective: local rule; None: `GivenTraining`.
+        active: bool [m], which clients are active; None: all.
         round: number of the first round.
-        samples: numbers of training samples, where they are not those of x.
+        samples: number of training samples of each client, [m]; None: as many as in x.
         model: options of `DFLModule`.
         rounds: number of rounds of the run.
         trainer: options of `DFLTrainer`.
@@ -80,11 +80,11 @@ class GivenRun:
         rounds: int = 1,
         trainer: Mapping[str, Any] | None = None,
     ) -> None:
-        up = [] if active is None else [_Planned(active)]
+        dropout = [] if active is None else [_GivenActivity(active)]
         self.trainer = DFLTrainer(
             max_rounds=round + rounds,
             topology=topology,
-            callbacks=[*up, *policies],
+            callbacks=[*dropout, *policies],
             accelerator="cpu",
             precision="64-true",
             enable_progress_bar=False,
@@ -101,20 +101,20 @@ class GivenRun:
         self.trainer.prepare(self.module, _GivenData(x, y, layers[-1], samples))
         self.bank = self.module.bank
         boundary = self.bank.boundary
-        kept = {name: own.clone() for name, own in boundary.rows.items()}
+        start = {name: rows.clone() for name, rows in boundary.rows.items()}
         for name, given in rows.items():
-            if name in kept:
-                first = len(given) if np.ndim(given) == 2 else len(kept[name])
-                kept[name][:first] = torch.as_tensor(given, dtype=torch.float64)
-        self.bank.boundary = boundary._replace(rows=kept, round=round)
+            if name in start:
+                first = len(given) if np.ndim(given) == 2 else len(start[name])
+                start[name][:first] = torch.as_tensor(given, dtype=torch.float64)
+        self.bank.boundary = boundary._replace(rows=start, round=round)
 
     def go(self, draws: Mapping[str, Tensor] | None = None, rounds: int = 1) -> Round:
-        """Play rounds one after the other; return the record of the last one.
+        """Run rounds one after the other, and return the record of the last one.
 
         Args:
-            draws: matrices by purpose: numbers, or bool where links are drawn, instead of random ones; several matrices
-                [words, n, n] where a purpose has further words.
-            rounds: how many.
+            draws: matrices by purpose instead of random ones: numbers [n, n], or bool [n, n] if links are drawn; with
+                further axes in front if a purpose has further words.
+            rounds: number of rounds.
         """
         protocol = RoundProtocol(self.trainer)
         for _ in range(rounds):
@@ -134,18 +134,18 @@ class BatchRun(GivenRun):
     """A run that trains from given rows on batches in a given order, with plain SGD.
 
     Args:
-        policies: its policies.
+        policies: policies of the run.
         x: inputs of each client, [batches, samples, inputs] each.
-        y: their classes, [batches, samples].
-        layers: widths of the network.
-        topology: a networkx graph, or a topology's words.
-        rows: where the run starts, see `GivenRun`.
-        objective: the local rule.
+        y: classes of these samples, [batches, samples] for each client.
+        layers: widths of the network, inputs first.
+        topology: a networkx graph, or a topology's settings.
+        rows: row sets at the start of the run, see `GivenRun`.
+        objective: local rule.
         lr: learning rate.
-        epochs: of a round; more than one, as more than one round, only where clients have one batch each.
-        active: who is active, [m].
-        rounds: of the run.
-        engine: of the run.
+        epochs: epochs of a round; more than one, or several rounds, only if each client has one batch.
+        active: bool [m], which clients are active; None: all.
+        rounds: number of rounds of the run.
+        engine: name of the engine, `stacked` or `loop`.
         first_round: number of the first round.
         model: further options of `DFLModule`.
     """
@@ -175,36 +175,36 @@ class BatchRun(GivenRun):
         }
         flat = [part.reshape(-1, part.shape[-1]) for part in x]
         labels, trainer = [part.ravel() for part in y], {"engine": engine}
-        places = policies, flat, labels, layers, topology, rows, objective, active, first_round
-        super().__init__(*places, model=options, rounds=rounds, trainer=trainer)
+        arguments = policies, flat, labels, layers, topology, rows, objective, active, first_round
+        super().__init__(*arguments, model=options, rounds=rounds, trainer=trainer)
         data, seed = self.module.data, self.module.federation.seed
         for client, batches in enumerate(x):
-            if len(batches) > 1:  # samples lie so that the first epoch takes them in the given order
+            if len(batches) > 1:  # order the samples so that the first epoch takes the batches as given
                 if epochs * rounds > 1 or first_round:
-                    raise NotImplementedError("several batches in several epochs, whose order is drawn anew")
-                own = data.train[client]
-                (order,) = Draws(seed, "local", round=0).orders_of(client, 0, 1, len(own))
-                data.images[own[order]] = torch.as_tensor(flat[client]).float()
-                data.labels[own[order]] = torch.as_tensor(y[client].ravel())
+                    raise NotImplementedError("several batches allow one epoch only: later ones draw a new order")
+                indices = data.train[client]
+                (order,) = Draws(seed, "local", round=0).orders_of(client, 0, 1, len(indices))
+                data.images[indices[order]] = torch.as_tensor(flat[client]).float()
+                data.labels[indices[order]] = torch.as_tensor(y[client].ravel())
 
     def set_number(self, name: str, values: np.ndarray) -> None:
-        """Set the clients' numbers where the run starts.
+        """Set numbers of the clients for the start of the run.
 
         Args:
-            name: of the numbers.
-            values: [m].
+            name: name of the numbers, such as `alpha`.
+            values: number of each client, [m].
         """
         boundary = self.bank.boundary
         numbers = {**boundary.numbers, name: torch.as_tensor(values, dtype=torch.float64)}
         self.bank.boundary = boundary._replace(numbers=numbers)
 
     def number(self, name: str) -> np.ndarray:
-        """Return the clients' numbers after the rounds, [m]."""
+        """Return numbers of the clients after the rounds, [m]."""
         return self.bank.boundary.numbers[name].numpy().copy()
 
 
 class _GivenDraws:
-    """A round whose draws are given, by their purpose."""
+    """Start of rounds with given draws, by their purpose."""
 
     def __init__(self, protocol: RoundProtocol, draws: Mapping[str, Tensor]) -> None:
         self.protocol, self.draws = protocol, draws
@@ -236,38 +236,38 @@ class _GivenDraws:
             self.protocol._new_round = new  # type: ignore[method-assign]
 
 
-class _Planned(Dropout):
-    """Who is active, as given."""
+class _GivenActivity(Dropout):
+    """Dropout that leaves the given clients active."""
 
     def __init__(self, active: np.ndarray) -> None:
         super().__init__()
         self.active = torch.as_tensor(active)
 
     def draw(self, round: Round) -> Tensor:
-        """The same in every round."""
+        """Return the given clients in every round."""
         return self.active
 
 
 class _GivenData(FederatedData):
-    """Inputs and classes of clients as they are given, for training and for validation."""
+    """Given inputs and classes of clients, for training and for validation."""
 
     def __init__(
         self, x: Sequence[np.ndarray], y: Sequence[np.ndarray], classes: int, samples: np.ndarray | None
     ) -> None:
         super().__init__(num_clients=len(x))
         sizes = [len(labels) for labels in y]
-        own = torch.arange(sum(sizes)).split(sizes)
+        indices = torch.arange(sum(sizes)).split(sizes)
         train = (
-            own
+            indices
             if samples is None
-            else [part[torch.arange(int(n)) % len(part)] for part, n in zip(own, samples, strict=True)]
+            else [part[torch.arange(int(n)) % len(part)] for part, n in zip(indices, samples, strict=True)]
         )
         self._clients = ClientData(
             images=torch.as_tensor(np.concatenate(list(x))).float(),
             labels=torch.as_tensor(np.concatenate(list(y))),
             train=train,  # type: ignore[arg-type]
-            val=own,
-            test=[part[:0] for part in own],  # type: ignore[arg-type]
+            val=indices,
+            test=[part[:0] for part in indices],  # type: ignore[arg-type]
             global_test=None,
             clusters=None,
             num_classes=classes,
@@ -276,31 +276,31 @@ class _GivenData(FederatedData):
         )
 
     def load(self) -> Any:
-        """Everything is there already."""
+        """Raise, since the data are given and never loaded."""
         raise NotImplementedError
 
     def setup(self, stage: str | None = None) -> None:
-        """Everything is there already."""
+        """Skip the setup, since the data are given."""
 
 
 def network(layers: Sequence[int]) -> nn.Sequential:
-    """Linear layers with tanh between them.
+    """Build a network of linear layers with tanh between them.
 
     Args:
         layers: widths, inputs first.
     """
-    found: list[nn.Module] = []
+    modules: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(layers):
-        found += [nn.Linear(int(inputs), int(outputs)), nn.Tanh()]
-    return nn.Sequential(*found[:-1])
+        modules += [nn.Linear(int(inputs), int(outputs)), nn.Tanh()]
+    return nn.Sequential(*modules[:-1])
 
 
 def without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Make inputs and classes that play no part, and a network of so many parameters.
+    """Return inputs and classes that have no effect, and the layers of a network with `width` parameters.
 
     Args:
         m: number of clients.
-        width: of a row, 2 or more.
+        width: number of parameters, 2 or more.
     """
     return [np.zeros((1, width - 1))] * m, [np.zeros(1, np.int64)] * m, [width - 1, 1]
 
@@ -318,11 +318,11 @@ def graph_of(mask: np.ndarray) -> nx.DiGraph:
 
 
 def memory_of(values: np.ndarray, mask: np.ndarray) -> LinkMemory:
-    """Build the numbers of links as a policy remembers them.
+    """Store numbers of links as a policy remembers them.
 
     Args:
-        values: [m, m].
-        mask: which of them are known.
+        values: numbers, [m, m], receiver by sender.
+        mask: bool [m, m], which of them are known.
     """
     memory = LinkMemory.empty(len(values))
     links = Links.from_mask(torch.as_tensor(mask))
@@ -331,11 +331,11 @@ def memory_of(values: np.ndarray, mask: np.ndarray) -> LinkMemory:
 
 
 def dense(links: Links, values: Tensor | None = None, fill: float = float("nan")) -> np.ndarray:
-    """Lay links, or numbers beside them, out as a matrix.
+    """Convert links, or numbers of links, to a matrix, receiver by sender.
 
     Args:
-        links: receiver by sender.
-        values: [E]; None: whether there is a link.
-        fill: where there is no link.
+        links: E links.
+        values: numbers of the links, [E]; None: return bool, True for a link.
+        fill: entry without a link.
     """
     return links.mask.numpy() if values is None else links.dense(values, fill).numpy()

@@ -1,7 +1,7 @@
 """Rounds with the policies that select, substitute and weigh, on the numbers of a case."""
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# the arguments of a function are the inputs of its cases, which the files describe
+# A function's arguments are the inputs of its cases, which the files describe.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outputs = dict[str, Any]
 
 
 def weights_of(round: Round, m: int) -> np.ndarray:
-    """[m, m]; zeros where no round took place."""
+    """Return the mixing weights of a round, [m, m]; zeros if models were not mixed."""
     return dense(round.voters, round.weights, 0.0)[:m, :m] if round.has("weights") else np.zeros((m, m))
 
 
@@ -87,7 +87,7 @@ def afind_distance(layers, layer, before, trained, x, y, graph, k, nu) -> Output
 def panm(
     layers, stage, metric, alpha, k, before, initial, trained, x, y, neighbours, sampled, strangers, literal=False
 ) -> Outputs:
-    """Run a round of stage one, or a matching, of PANM and Uniform."""
+    """Run a round of PANM, in its stage one or with a matching, and Uniform."""
     m, first = len(before), stage == "initialisation"
     most = max(1, int(strangers.sum(1).max()), int(sampled.sum(1).max()))
     selection = cb.PANM(
@@ -119,29 +119,29 @@ def panm(
 
 
 def panm_literal(**inputs: Any) -> Outputs:
-    """Run the same, with the labels of a matching as printed."""
+    """Run a round of PANM with the labels of a matching as printed, and Uniform."""
     return panm(**inputs, literal=True)
 
 
 # --- DPFL -------------------------------------------------------------------------------------------------------------
 def dpfl(layers, trained, x, y, samples, order, coins, budget) -> Outputs:
-    """Run the first choice of DPFL, among all candidates (BGGC), and SampleWeighted."""
+    """Run the first selection of DPFL, among all candidates (BGGC), and SampleWeighted."""
     m = len(trained)
-    candidates, place, coin = np.zeros((m, m), bool), np.zeros((m, m)), np.zeros((m, m))
+    candidates, positions, coin = np.zeros((m, m), bool), np.zeros((m, m)), np.zeros((m, m))
     for i in range(m):
         for position, j in enumerate(order[i]):
             if j >= 0:
-                candidates[i, j], place[i, j], coin[i, j] = True, position, coins[i, position]
+                candidates[i, j], positions[i, j], coin[i, j] = True, position, coins[i, position]
     policies = [cb.DPFL(budget=budget, initial_epochs=1), cb.SampleWeighted(count="train")]
     run = GivenRun(policies, x, y, layers, graph_of(candidates), {"models": trained, "given": trained}, samples=samples)
-    draws = {"DPFL order": torch.as_tensor(place), "DPFL coins": torch.as_tensor(coin)}
+    draws = {"DPFL order": torch.as_tensor(positions), "DPFL coins": torch.as_tensor(coin)}
     round = run.go(draws)
     return {"chosen": dense(round.selected), "models": run.rows()}
 
 
 # --- FL-FDMS ----------------------------------------------------------------------------------------------------------
 def _served(model, updates, active, server_step, substitution=None, rows=None):
-    """A run whose server has a model to which clients add updates; classes and inputs play no part."""
+    """Build a run whose server has a model to which clients add updates; classes and inputs have no effect."""
     m = len(updates)
     policies = [cb.Gossip(k="all"), cb.Uniform(server_step=server_step), *([substitution] if substitution else [])]
     given = {"models": model, "given": model + updates, **(rows or {})}
@@ -188,7 +188,7 @@ def fedfomo(layers, before, trained, x, y, graph, affinity, k, epsilon, coins, o
     rows = {"models": before, "given": trained}
     run = GivenRun([selection, cb.FirstOrder()], x, y, layers, graph_of(graph), rows)
     selection.affinity = memory_of(affinity, graph)
-    tossed = torch.as_tensor(coins).T[:, :, None].expand(-1, m, m)  # a coin of a client is drawn for its loop
+    tossed = torch.as_tensor(coins).T[:, :, None].expand(-1, m, m)  # a client has one coin for each step of its loop
     round = run.go({"fedfomo explores": tossed, "fedfomo explored": -torch.as_tensor(order).double()})
     worth = dense(round.candidates, round.scores)
     asking = np.flatnonzero(round.candidates.count.numpy())

@@ -18,14 +18,14 @@ Outputs = dict[str, Any]
 
 
 def _run(layers, rows, x, y, lr, objective: Objective, epochs=1, active=None, rounds=1, **model) -> BatchRun:
-    """FedAvg's rounds with a local rule."""
+    """Build a run of FedAvg with a local rule."""
     policies = [cb.Gossip(k="all"), cb.SampleWeighted()]
     run = BatchRun(policies, x, y, layers, "server", rows, objective, lr, epochs, active, rounds, **model)
     return run
 
 
 def fedavg(layers, model, x, y, active, lr, epochs) -> Outputs:
-    """Run plain training and an average by samples."""
+    """Run plain training, and an average weighted by numbers of samples."""
     run = _run(layers, {"models": model}, x, y, lr, Plain(), epochs, active)
     run.go()
     return {"model": run.rows()[-1]}
@@ -69,13 +69,13 @@ def apfl(layers, model, local, alpha, adapt, x, y, lr, rounds) -> Outputs:
 
 
 def per_fedavg(layers, model, x, y, alpha, beta, order) -> Outputs:
-    """Run Per-FedAvg's local rule; the loop over clients has the Hessian."""
+    """Run Per-FedAvg's local rule, on the engine `loop`, which can compute the Hessian."""
     run = _run(layers, {"models": model}, x, y, beta, PerFedAvg(alpha, order), engine="loop")
     run.go()
     return {"model": run.rows()[-1]}
 
 
-def _parted(layers, body, heads, x, y, lr, epochs, objective) -> Outputs:
+def _body_and_heads(layers, body, heads, x, y, lr, epochs, objective) -> Outputs:
     m, width = len(x), len(body)
     models = np.concatenate([np.tile(body, (m + 1, 1)), np.vstack([heads, heads[:1]])], 1)
     shared = [f"{2 * layer}.*" for layer in range(len(layers) - 2)]
@@ -86,12 +86,12 @@ def _parted(layers, body, heads, x, y, lr, epochs, objective) -> Outputs:
 
 def fedrep(layers, body, heads, x, y, lr, head_epochs, body_epochs) -> Outputs:
     """Train the head, then the body; send the body only."""
-    return _parted(layers, body, heads, x, y, lr, body_epochs, FedRep(head_epochs))
+    return _body_and_heads(layers, body, heads, x, y, lr, body_epochs, FedRep(head_epochs))
 
 
 def fedper(layers, body, heads, x, y, lr, epochs) -> Outputs:
     """Train head and body together; send the body only."""
-    return _parted(layers, body, heads, x, y, lr, epochs, FedPer())
+    return _body_and_heads(layers, body, heads, x, y, lr, epochs, FedPer())
 
 
 def ifca(layers, models, x, y, lr, epochs) -> Outputs:
