@@ -130,7 +130,7 @@ def test_changed_default_is_reported(planned, pretend, study_of, capsys):
     file = cell.folder / "run.yaml"
     file.write_text(file.read_text().replace("redraw: true", "redraw: false"))
     assert main(["table", "small.yaml"]) == 2
-    assert "when a default of dfl_lightning was another one: selection.redraw was false and is true" in said(capsys).err
+    assert "with another default of dfl_lightning: selection.redraw was false and is true" in said(capsys).err
 
 
 @pytest.mark.slow
