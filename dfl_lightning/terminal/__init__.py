@@ -1,1 +1,1 @@
-"""What a run prints: the banner, notes, progress and explanations."""
+"""The output of a run in a terminal: banner, notes, progress and `--explain`."""

@@ -1,4 +1,4 @@
-"""What a run is, in a few lines before it starts."""
+"""The banner: a few lines that describe a run before it starts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dfl_lightning.utils.memory import size
 
 
 def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
-    """Return lines about the method, clients, network and data; the training; the topology and engine; then notes.
+    """Return the lines of the banner: the method and its data, the training, the topology and engine, and notes.
 
     Args:
-        trainer: of the run.
-        module: set up.
+        trainer: the trainer, whose callbacks are the policies.
+        module: the module after its setup, with federation and engine.
     """
     layout = module.federation.layout
     names = " + ".join(type(policy).__name__ for policy in trainer.policies())
@@ -36,7 +36,7 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
 
 
 def describe_engine(module: RunModule) -> str:
-    """Engine, threads, cohorts, and what memory the run will take."""
+    """Describe the engine: threads, cohorts, and the memory that the run will take."""
     engine = module.engine
     processes, threads, cohorts = module.bank.ranks.count, engine.threads, len(engine.cohorts)
     counts = [(threads, "thread"), (cohorts, "cohort")]
@@ -48,26 +48,26 @@ def describe_engine(module: RunModule) -> str:
 
 
 def notes(trainer: RunTrainer, module: RunModule) -> list[str]:
-    """Notes about a run: policies without effect, ignored options and unusual settings.
+    """Return notes about a run: policies without effect, ignored options and unusual settings.
 
     Args:
-        trainer: of the run.
-        module: set up.
+        trainer: the trainer, whose callbacks are the policies.
+        module: the module after its setup, with federation and engine.
     """
-    found = [*trainer.remarks, *unusual_settings(trainer, module)]
+    remarks = [*trainer.remarks, *unusual_settings(trainer, module)]
     if module.engine.reason:
-        found.append(f"{module.engine.reason}; clients train one after the other")
+        remarks.append(f"{module.engine.reason}; clients train one after the other")
     if "not recorded" in module.engine.details.get("graphs", ""):
-        found.append(f"cuda_graphs: steps are {module.engine.details['graphs']}")
+        remarks.append(f"cuda_graphs: steps are {module.engine.details['graphs']}")
     if "trial" in module.engine.details:
-        found.append(f"stacked clients were compared with plain networks {module.engine.details['trial']}")
+        remarks.append(f"stacked clients were compared with plain networks {module.engine.details['trial']}")
     if "evaluation" in module.engine.details:
-        found.append(f"evaluation takes {module.engine.details['evaluation']}")
+        remarks.append(f"evaluation takes {module.engine.details['evaluation']}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:
-            found.append(
+            remarks.append(
                 f"{type(callback).__name__} has no effect in this run and is ignored: no policy reads what it writes"
             )
-    found += trainer.datamodule.notes()
-    found += module.federation.topology.warnings()
-    return found
+    remarks += trainer.datamodule.notes()
+    remarks += module.federation.topology.warnings()
+    return remarks

@@ -1,4 +1,4 @@
-"""`--explain`: what would run."""
+"""The option `--explain`: the plan and the costs of a run that is not started."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dfl_lightning.utils.memory import size
 def explain(
     trainer: RunTrainer, module: RunModule, datamodule: Any, checkpoint: str | None = None, fork: bool = False
 ) -> list[str]:
-    """The banner and the costs of a run, which is set up but not trained.
+    """Set up a run without training it, and return the lines of its banner and of its costs.
 
     Args:
-        trainer: of the run.
+        trainer: the trainer, with its callbacks and options.
         module: not yet set up.
         datamodule: the clients' data.
-        checkpoint: what the run would go on from.
-        fork: whether in a folder of its own.
+        checkpoint: the checkpoint from which the run would continue.
+        fork: True if the run would continue in a new run folder.
 
     Raises:
-        UserError: what setting up finds wrong, also of a checkpoint that is not of this run.
+        UserError: a setting is wrong, or the checkpoint does not belong to this run.
     """
     trainer.prepare(module, datamodule)
     done, run = 0, None
@@ -60,7 +60,7 @@ def explain(
 
 
 def _local_work(module: RunModule, sizes: list[int]) -> str:
-    """How long clients train, and what all of them do together; `sizes` are their training samples."""
+    """Describe how long a client trains, and the total steps and samples; `sizes` are all clients' training samples."""
     durations = [phase.duration for phase in module.phases]
     length = " and ".join(map(str, durations))
     if all(duration.steps is None for duration in durations):
@@ -78,11 +78,11 @@ def _cohorts(module: RunModule) -> str:
     each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
     how = "clients of a cohort side by side" if engine.name == "stacked" else "clients one after the other"
     why = f" ({engine.reason})" if engine.reason else ""
-    details = "".join(f"; {name}: {_words(value)}" for name, value in engine.details.items())
+    details = "".join(f"; {name}: {_joined(value)}" for name, value in engine.details.items())
     return f"{engine.name}, {how}{why}; {len(sizes)} cohorts of {each} clients, {engine.threads} at a time{details}"
 
 
-def _words(value: str | list[str]) -> str:
+def _joined(value: str | list[str]) -> str:
     return value if isinstance(value, str) else ", ".join(value)
 
 
@@ -94,15 +94,10 @@ def _memory(module: RunModule) -> str:
 
 
 def in_reach(topology: Topology, rounds: int) -> str:
-    """The number of neighbours that a client has in the topology, with its range over the rounds of a run.
-
-    Args:
-        topology: of the run.
-        rounds: of the run.
-    """
-    found = reach(topology, rounds)
-    words = f"{found.mean:.1f} on average"
+    """Describe how many in-neighbours a client has: the mean, and the range over rounds if the topology changes."""
+    neighbours = reach(topology, rounds)
+    mean = f"{neighbours.mean:.1f} on average"
     if not topology.changes:
-        return words
-    looked = f" ({found.rounds} of {rounds} rounds counted)" if found.rounds < rounds else ""
-    return f"{words}, {found.least} to {found.most} in a round{looked}"
+        return mean
+    counted = f" ({neighbours.rounds} of {rounds} rounds counted)" if neighbours.rounds < rounds else ""
+    return f"{mean}, {neighbours.least} to {neighbours.most} in a round{counted}"

@@ -1,4 +1,4 @@
-"""What parameters that are not trained cost, and the patterns that leave them out of messages."""
+"""The cost of parameters that are not trained, and glob patterns that leave them out of messages."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.utils.memory import size
 
 BYTES = 4
-"""Of a number in a message."""
+"""Size of a number in a message."""
 
 
 def frozen_remark(layout: Layout) -> str | None:
-    """A sentence about frozen parameters that clients send all the same; None where there are none.
-
-    Args:
-        layout: of the run's network.
-    """
+    """Describe the frozen parameters that clients still send, and the option that avoids it; None without any."""
     shared = [e for e in layout.entries if layout.is_shared(e)]
     frozen = [e for e in shared if not e.is_buffer and not e.trainable]
     if not frozen:
         return None
     numbers = sum(e.stop - e.start for e in frozen)
-    still = [e.name for e in shared if e not in frozen]
-    others = [e.name for e in layout.entries if e.name not in still and e.dtype.is_floating_point]
-    patterns = shared_without(still, others)
+    trained = [e.name for e in shared if e not in frozen]
+    excluded = [e.name for e in layout.entries if e.name not in trained and e.dtype.is_floating_point]
+    patterns = shared_without(trained, excluded)
     return (
         f"{numbers:,} of the {layout.num_parameters:,} parameters are frozen (requires_grad=False), but every client "
         f"stores and sends them: {size(BYTES * numbers)} of the {size(BYTES * len(layout.shared))} of each message; "
@@ -35,13 +31,14 @@ def frozen_remark(layout: Layout) -> str | None:
 
 
 def shared_without(names: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """A few glob patterns that match all names but the excluded ones.
+    """Return a few glob patterns that match all names but the excluded ones.
 
-    Of equally good ones layers (`head.*`) come before endings (`*.running_mean`), endings within a layer, and names.
+    The choice is greedy: the next pattern is the one that matches most of the remaining names. Among equals, layers
+    (`head.*`) come before endings (`*.running_mean`), endings within a layer, and whole names.
 
     Args:
-        names: of parameters and buffers.
-        excluded: names that no pattern may match; those among `names` do not count there.
+        names: names of parameters and buffers.
+        excluded: names that no pattern may match; they are also taken out of `names`.
 
     Examples:
         >>> shared_without(["body.weight", "body.bias", "head.weight", "head.bias"], {"body.weight", "body.bias"})
@@ -60,9 +57,9 @@ def shared_without(names: Iterable[str], excluded: Iterable[str]) -> list[str]:
         for pattern in dict.fromkeys([*layers, *endings, *within, *wanted])
         if not any(fnmatchcase(name, pattern) for name in out)
     }
-    found, left = [], set(wanted)
-    while left:  # the pattern that matches most of what is left; the first one of equals
+    chosen, left = [], set(wanted)
+    while left:  # `max` returns the first of equals, so the order of the patterns decides
         best = max(matched, key=lambda pattern: len(matched[pattern] & left))
-        found.append(best)
+        chosen.append(best)
         left -= matched[best]
-    return found
+    return chosen

@@ -1,4 +1,4 @@
-"""What may fail without ending a run: pages and lines that only show the numbers, which files hold."""
+"""Errors that do not end a run: those of pages and lines that only show numbers, which are also in files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dfl_lightning.utils.errors import one_line
 
 
 def warn(sentence: str) -> None:
-    """Print a warning on standard error; if that cannot be written, the run continues all the same.
+    """Print a warning on standard error, and ignore a stream that cannot be written.
 
-    Python's `warnings` would end the run where its filters turn warnings into errors.
+    Python's `warnings` are not used, since a filter may turn them into errors, which would end the run.
     """
     with suppress(OSError, ValueError):  # a full disk or a closed stream
         print(f"warning: {one_line(sentence)}", file=sys.stderr, flush=True)
@@ -23,15 +23,15 @@ def warn(sentence: str) -> None:
 def only_warns(
     what: str, remedy: str, failed: Callable[[], None] = lambda: None, but: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Turn any error of what only shows a run into a warning.
+    """Turn any error of the block, which only shows a run, into a warning.
 
-    Ctrl-C, signals and `sys.exit` pass.
+    Ctrl-C, signals and `sys.exit` are not caught.
 
     Args:
-        what: fails, as the subject of a sentence.
+        what: the part that may fail, as the subject of the warning.
         remedy: what the user can do, and what happens to the run.
         failed: called after the warning.
-        but: errors that pass.
+        but: errors that are not caught.
 
     Examples:
         >>> with only_warns("the page", "dfl-report RUN makes it"):

@@ -1,4 +1,4 @@
-"""The table of `dfl-validate` and `dfl-test`."""
+"""The table of clients' scores that `dfl-validate` and `dfl-test` print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dfl_lightning.utils.score import Score
 
 
 def per_client_table(module: RunModule) -> list[str]:
-    """One line a client, then mean, standard deviation and worst tenth; the numbers of the last evaluation."""
+    """Return the table of the last evaluation: a line for each client, then mean, standard deviation and worst tenth.
+
+    With an attack, the last three are over the honest clients only.
+    """
     results = {k: v.cpu() for k, v in module.bank.boundary.evaluation.items()}
     names = [name for name in results if not name.startswith("global_")]
     lines = [f"after round {module.bank.boundary.round}", "client" + "".join(f"{name:>14}" for name in names)]
@@ -18,20 +21,20 @@ def per_client_table(module: RunModule) -> list[str]:
         for client in range(module.federation.num_clients)
     ]
 
-    def row(what: str, numbers: list[float]) -> str:
-        return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
+    def row(label: str, numbers: list[float]) -> str:
+        return f"{label:6}" + "".join(f"{number:14.4f}" for number in numbers)
 
     score = Score.of(module.federation.task)
-    who = honest_clients(module.federation)
-    honest = of_clients(results, who)
+    is_honest = honest_clients(module.federation)
+    honest = of_clients(results, is_honest)
     hidden = without_mean(honest, score.name)
-    found = {name: over_clients(honest[name], name in hidden, score.higher_is_better) for name in names}
-    if who is not None:
-        lines.append(f"the following are over the {int(who.sum())} honest clients of {len(who)}")
-    lines.append(row("mean", [found[name].mean for name in names]))
-    lines.append(row("std", [found[name].std for name in names]))
+    statistics = {name: over_clients(honest[name], name in hidden, score.higher_is_better) for name in names}
+    if is_honest is not None:
+        lines.append(f"the following are over the {int(is_honest.sum())} honest clients of {len(is_honest)}")
+    lines.append(row("mean", [statistics[name].mean for name in names]))
+    lines.append(row("std", [statistics[name].std for name in names]))
     tested = f"test_{score.name}"
-    if tested in found and tested not in hidden:
-        lines.append(f"worst 10 % of clients, test {score.label}: {found[tested].worst10:.4f}")
+    if tested in statistics and tested not in hidden:
+        lines.append(f"worst 10 % of clients, test {score.label}: {statistics[tested].worst10:.4f}")
     lines += [f"{name}: {float(results[name][0]):.4f}" for name in results if name.startswith("global_")]
     return lines

@@ -1,4 +1,4 @@
-"""The terminal: a banner, one line about the round in progress, the final table."""
+"""The progress of a run in the terminal: a banner, a line about the current round, and the final table."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BAR, SHORT_BAR = 24, 10
 
 
 def fitting(parts: Sequence[str], width: int) -> str:
-    """As many of the parts, from the first on, as fit on a line.
+    """Join as many of the first parts as fit on a line.
 
     Args:
         parts: in order of importance.
-        width: columns of the line.
+        width: of the line, in columns.
 
     Examples:
         >>> fitting(["0:19 left", "1.4 s/round", "test acc 92.1 %"], 25)
@@ -46,16 +46,17 @@ def fitting(parts: Sequence[str], width: int) -> str:
 
 
 class RoundProgress(ProgressBar, RoundCallback):
-    """Rounds as a bar in a terminal, as plain lines elsewhere.
+    """Progress over rounds: a bar in a terminal, plain lines elsewhere.
 
-    It only shows a run: if it fails, one warning says why, and the run continues without it. An output stream that
-    cannot be written (an `OSError`) ends the command, as it ends any other program.
+    If showing it fails, one warning says why, and the run continues without it. An output stream that cannot be written
+    (an `OSError`) ends the command, as it ends any other program.
 
     Args:
-        lines: without a terminal, about this many lines a run.
+        lines: about this many lines per run, if the output is not a terminal.
 
     Attributes:
-        page_follows: whether the run's page is written and named by others, so that no command is named that makes it.
+        page_follows: True if another callback writes and names the run's page, so that the final table does not name
+            the command that makes it.
     """
 
     def __init__(self, lines: int = 10) -> None:
@@ -66,20 +67,20 @@ class RoundProgress(ProgressBar, RoundCallback):
         self._quiet = self._failed = False
 
     def disable(self) -> None:
-        """Say nothing: in all processes but the first."""
+        """Print nothing from now on; Lightning calls it in all processes but the first."""
         self._quiet = True
 
     def enable(self) -> None:
-        """Say something again."""
+        """Print again."""
         self._quiet = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The banner; the bar, at the round where the run starts."""
+        """Print the banner and, in a terminal, start the bar at the first round of this fit."""
         self._failed = False
         self._show_only(self._begin, trainer, pl_module)
 
     def _begin(self, trainer: RunTrainer, pl_module: RunModule) -> None:
-        self._of = (trainer, pl_module)
+        self._shown = (trainer, pl_module)
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         for line in banner(trainer, pl_module):
@@ -98,16 +99,16 @@ class RoundProgress(ProgressBar, RoundCallback):
             )
 
     def on_engine_progress(self, done: int, total: int) -> None:
-        """Cohorts of the local work."""
+        """Show in the bar how many cohorts have finished their local work."""
         if self._bar is not None:
             self._cohorts = f"cohorts {done}/{total}"
-            self._show_only(self._show, *self._of)
+            self._show_only(self._show, *self._shown)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """A round is done."""
-        self._show_only(self._line, trainer, module)
+        """Update the bar after a round, or print a line if it is due."""
+        self._show_only(self._finish_round, trainer, module)
 
-    def _line(self, trainer: RunTrainer, module: RunModule) -> None:
+    def _finish_round(self, trainer: RunTrainer, module: RunModule) -> None:
         self._cohorts = ""
         done = module.bank.boundary.round
         if self._bar is not None:
@@ -116,11 +117,11 @@ class RoundProgress(ProgressBar, RoundCallback):
             print(f"round {self._at(done)} · {' · '.join(self._about(trainer, module))}", flush=True)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The bar stays where it is."""
+        """Stop the bar and leave it on the screen."""
         self._end_bar()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """The final table."""
+        """Print the final table, the run folder, and the command that makes the run's page."""
         if trainer.run_folder is not None and trainer.run.summary:
             with self._guard("the final table", "the run is finished, and its summary.json has the numbers"):
                 print("", *final_table(trainer.run.summary), sep="\n", flush=True)
@@ -129,11 +130,11 @@ class RoundProgress(ProgressBar, RoundCallback):
                 print(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}", flush=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the terminal as it was."""
+        """Stop the bar, so that the terminal is as before."""
         self._end_bar()
 
     def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
-        """Not used: the line is made here."""
+        """Return no metrics: `_about` chooses what the line shows."""
         return {}
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -144,22 +145,22 @@ class RoundProgress(ProgressBar, RoundCallback):
         assert self._bar is not None
         done = module.bank.boundary.round
         parts = [part for part in (*self._about(trainer, module), self._cohorts) if part]
-        wide = self._bar.console.width
-        about = fitting(parts, wide - self._width_of_round() - self._width_of_bar(wide) - 2)
+        width = self._bar.console.width
+        about = fitting(parts, width - self._width_of_round() - self._width_of_bar(width) - 2)
         self._bar.update(self._task, completed=done, at=self._at(done), about=about)
         self._bar.refresh()
 
     def _width_of_round(self) -> int:
         return len(f"Round {self._at(self._total or 10**4)}")
 
-    def _width_of_bar(self, wide: int) -> int:
-        return max(1, min(BAR if wide >= 80 else SHORT_BAR, wide - self._width_of_round() - 2))
+    def _width_of_bar(self, width: int) -> int:
+        return max(1, min(BAR if width >= 80 else SHORT_BAR, width - self._width_of_round() - 2))
 
     def _at(self, done: int) -> str:
         return f"{done}/{self._total}" if self._total is not None else str(done)
 
     def _about(self, trainer: RunTrainer, module: RunModule) -> list[str]:
-        """What there is to say of the run, the most important first."""
+        """List time left, pace, scores, neighbours and active clients, if known, the most important first."""
         boundary = module.bank.boundary
         ran = boundary.round - self._first
         parts = []
@@ -180,14 +181,14 @@ class RoundProgress(ProgressBar, RoundCallback):
         return parts
 
     def _show_only(self, show: Callable[[RunTrainer, RunModule], None], trainer: RunTrainer, module: RunModule) -> None:
-        """Call a function that prints something of the run, unless an earlier call has failed."""
+        """Call `show`, which prints something about the run, unless an earlier call has failed."""
         if self._quiet or self._failed:
             return
         with self._guard("the progress of the run", "the run continues, and its metrics.csv has the numbers"):
             show(trainer, module)
 
     def _guard(self, what: str, remedy: str) -> AbstractContextManager[None]:
-        """Turn errors into one warning; pass those of the output stream, which end the command."""
+        """Turn errors of the block into one warning, except those of the output stream, which end the command."""
         return only_warns(what, remedy, self._give_up, but=(OSError,))
 
     def _end_bar(self) -> None:
@@ -196,7 +197,7 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     def _give_up(self) -> None:
         self._failed = True
-        with suppress(Exception):  # what has failed may be the bar itself
+        with suppress(Exception):  # the bar itself may be what has failed
             self._stop()
         self._bar = None
 

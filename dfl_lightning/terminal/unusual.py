@@ -1,4 +1,4 @@
-"""Settings that are allowed and can hardly have been meant, each in a sentence for the banner."""
+"""Notes of the banner about settings that are allowed but probably not intended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dfl_lightning.terminal.frozen_parameters import frozen_remark
 from dfl_lightning.utils.score import Score
 
 _FEW_NODES = 2000
-"""Up to here the links of a topology are counted; beyond, all clients count as neighbours."""
+"""The largest topology whose links are counted; in a larger one, all other clients count as neighbours."""
 
 
 def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
-    """Notes on settings that are probably mistakes, such as no training, or more neighbours than there are.
+    """Yield a note on each setting that is probably a mistake, such as no training, or more neighbours than exist.
 
     Args:
-        trainer: of the run.
-        module: set up.
+        trainer: the trainer, whose callbacks are the policies.
+        module: the module after its setup, with federation and data.
     """
     rounds, every, score = trainer.max_epochs, trainer.check_val_every_n_epoch, Score.of(module.federation.task)
     if rounds == 0:
@@ -40,9 +40,9 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     if frozen is not None:
         yield frozen
     if isinstance(trainer.datamodule, FromDataset):
-        yield from _pixels_or_numbers(trainer.datamodule, module)
+        yield from _guessed_scale(trainer.datamodule, module)
     categories, network = module.federation.data.categories, module.federation.network
-    if categories and not _embeds(network):
+    if categories and not _has_embedding(network):
         yield (
             f"the data have {len(categories)} column{'s' * (len(categories) > 1)} of categories, whose numbers "
             f"{type(network).__name__} takes for quantities; --model.network Tabular embeds them"
@@ -55,7 +55,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
 
 
 def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Selection) -> Iterator[str]:
-    """Numbers of neighbours that no receiver has."""
+    """Yield a note on each option of the selection that asks for more neighbours than any receiver has."""
     by_threshold = "threshold" in selection.reads and module.federation.policy(Threshold) is not None
     most = None
     for option, attribute in selection.neighbour_counts.items():
@@ -63,15 +63,18 @@ def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Sele
         unread = attribute == "k" and (by_threshold or module.federation.topology.budgets is not None)
         if not isinstance(number, int) or unread:
             continue
-        most = _most_heard(module) if most is None else most
+        most = _most_in_neighbours(module) if most is None else most
         if number > most:
             server = "the server has" if module.federation.topology.num_servers else "no client has more than"
             who = "clients" if module.federation.topology.num_servers else f"neighbour{'s' * (most != 1)}"
             yield f"selection.{option} is {number}, but {server} {most} {who}"
 
 
-def _most_heard(module: RunModule) -> int:
-    """The most in-neighbours of a receiver; in a graph that changes, or a large one, that any client could."""
+def _most_in_neighbours(module: RunModule) -> int:
+    """Return the largest number of in-neighbours of a receiver.
+
+    In a graph that changes, or a large one, it is an upper bound: all other clients.
+    """
     topology = module.federation.topology
     if topology.num_servers:
         return module.federation.num_clients
@@ -80,24 +83,24 @@ def _most_heard(module: RunModule) -> int:
     return int(topology.reachable(0).count.max())
 
 
-def _pixels_or_numbers(data: FromDataset, module: RunModule) -> Iterator[str]:
-    """Whether bytes are pixels is guessed from their shape; both guesses can be wrong."""
+def _guessed_scale(data: FromDataset, module: RunModule) -> Iterator[str]:
+    """Yield a note on byte data whose shape may mislead the library, which tells pixels from numbers by their shape."""
     if not data.guesses_scale:
         return
     shape = list(module.federation.data.input_shape)
-    embeds = _embeds(module.federation.network)
-    if len(shape) < 2 and not embeds:
+    has_embedding = _has_embedding(module.federation.network)
+    if len(shape) < 2 and not has_embedding:
         yield (
-            f"uint8 data of shape {shape} are no images, and used as the numbers 0 to 255; if they are pixels, "
+            f"uint8 data of shape {shape} are not images and are used as the numbers 0 to 255; if they are pixels, "
             "--data.scale 0.00392157 brings them to [0, 1]; otherwise --data.scale 1 ends this note"
         )
-    elif len(shape) == 2 and embeds:
+    elif len(shape) == 2 and has_embedding:
         yield (
             f"uint8 data of shape {shape} count as images and are scaled by 1/255, but the network has an Embedding; "
             "--data.scale 1 keeps whole numbers"
         )
 
 
-def _embeds(network: nn.Module) -> bool:
-    """Whether a layer looks numbers up, as of words or categories."""
+def _has_embedding(network: nn.Module) -> bool:
+    """Return True if the network has an embedding, which looks up whole numbers, as of words or categories."""
     return any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in network.modules())
