@@ -1,4 +1,4 @@
-"""What a run keeps of its rounds in addition to a row of metrics: arrays by round, written as npz files."""
+"""Arrays by round that a run keeps in addition to the rows of metrics.csv, written as npz files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from dfl_lightning.round.record import Round
 
 Entry = dict[str, np.ndarray]
-"""Arrays by name, of one round."""
+"""The arrays of one round, by name."""
 
 MOST_CLIENTS = 1000
-"""Above this number of clients the comparisons between all pairs of them are not kept."""
+"""The largest number of clients whose comparisons, one for each pair, are kept."""
 
 MOST_ROUNDS, MOST_BYTES = 64, 20 * 2**20
-"""Of comparisons, which have a number for each pair of clients."""
+"""Limits on the kept comparisons, which have a number for each pair of clients."""
 
 
 class Entries:
-    """A table whose rows name their round: links, dropouts, divergences.
+    """A table with a column `round`: links, dropouts or divergences.
 
     Args:
         file: its name in the run folder.
-        always: whether it is written also where there is nothing in it.
+        always: True if the file is written even if the table is empty.
     """
 
     def __init__(self, file: str, always: bool = False) -> None:
@@ -42,13 +42,13 @@ class Entries:
 
         Args:
             round: 0-based.
-            columns: of equal length, by name.
+            columns: the other columns by name, of equal length.
         """
         length = len(next(iter(columns.values())))
         self.rounds[round] = {"round": np.full(length, round, dtype=np.int32), **columns}
 
     def before(self, round: float = math.inf) -> Entry:
-        """The rows of the rounds before this one, by column; a column that a round lacks is not among them."""
+        """Return the rows of the rounds before this one, by column, without columns that a round lacks."""
         parts = [self.rounds[r] for r in sorted(self.rounds) if r < round]
         names = [name for name in (parts[0] if parts else {}) if all(name in part for part in parts)]
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
@@ -57,16 +57,16 @@ class Entries:
         """Read the rounds that a resumed run keeps.
 
         Args:
-            folder: of the run.
-            done: number of complete rounds.
+            folder: the run folder.
+            done: number of complete rounds; later ones are left out.
         """
         self.rounds = {r: entry for r, entry in read_rounds(folder / self.file, "round").items() if r < done}
 
     def write(self, folder: Path, done: int) -> None:
-        """Write the complete rounds; no file if there is, and was, nothing.
+        """Write the complete rounds, unless the table is empty and its file does not exist.
 
         Args:
-            folder: of the run.
+            folder: the run folder.
             done: number of complete rounds.
         """
         if self.always or self.rounds or (folder / self.file).is_file():
@@ -74,10 +74,10 @@ class Entries:
 
 
 class Comparisons:
-    """How alike clients are to each other, and the thresholds, in some of the rounds.
+    """The similarities between clients, and their thresholds, in some of the rounds.
 
-    A number for each pair of clients takes room, so there is a limit: rounds are thinned to every second, fourth …
-    recorded one. Which are kept depends on the last one only, so that a resumed run keeps the same.
+    A number for each pair of clients takes much space. So the rounds are thinned, to every second, fourth … recorded
+    one. The choice depends only on the number of the last one, so that a resumed run keeps the same rounds.
     """
 
     file = "comparisons.npz"
@@ -86,16 +86,16 @@ class Comparisons:
         self.rounds: dict[int, Entry] = {}
 
     def add(self, number: int, every: int, similarity: np.ndarray | None, threshold: np.ndarray | None) -> None:
-        """Keep what is known in a round.
+        """Add the comparisons of a round, and drop those that the limits no longer allow.
 
         Args:
-            number: of the recorded round, 0-based; it is round `number * every + every - 1`.
-            every: rounds between two recorded ones.
-            similarity: float [k, k], NaN = unknown.
-            threshold: float [n].
+            number: index of the recorded round, 0-based; it is round `number * every + every - 1`.
+            every: distance between two recorded rounds.
+            similarity: float [k, k], NaN = unknown; None if nothing was compared.
+            threshold: float [n]; None if there is no threshold.
         """
-        known = {"similarity": similarity, "threshold": threshold}
-        entry = {name: array.astype(np.float32) for name, array in known.items() if array is not None}
+        arrays = {"similarity": similarity, "threshold": threshold}
+        entry = {name: array.astype(np.float32) for name, array in arrays.items() if array is not None}
         if not entry:
             return
         size = sum(array.nbytes for array in entry.values())
@@ -104,7 +104,7 @@ class Comparisons:
         self.rounds = {r: e for r, e in self.rounds.items() if (r // every) % step == 0}
 
     def before(self, round: float = math.inf) -> Entry:
-        """`rounds` [k], and arrays [k, …] by name."""
+        """Return `rounds` [k] and arrays [k, …] by name, of the rounds before this one."""
         kept = {r: entry for r, entry in self.rounds.items() if r < round}
         return stacked(kept) if kept else {}
 
@@ -112,17 +112,17 @@ class Comparisons:
         """Read the rounds that a resumed run keeps.
 
         Args:
-            folder: of the run.
-            done: number of complete rounds.
+            folder: the run folder.
+            done: number of complete rounds; later ones are left out.
         """
-        found = read_rounds(folder / self.file, "rounds")
-        self.rounds = {r: {name: array[0] for name, array in e.items()} for r, e in found.items() if r < done}
+        entries = read_rounds(folder / self.file, "rounds")
+        self.rounds = {r: {name: array[0] for name, array in e.items()} for r, e in entries.items() if r < done}
 
     def write(self, folder: Path, done: int) -> None:
-        """Write the complete rounds; no file if there is, and was, nothing.
+        """Write the complete rounds, unless the table is empty and its file does not exist.
 
         Args:
-            folder: of the run.
+            folder: the run folder.
             done: number of complete rounds.
         """
         if self.rounds or (folder / self.file).is_file():
@@ -130,18 +130,14 @@ class Comparisons:
 
 
 def similarity_of(round: Round) -> Tensor | None:
-    """How alike clients are found in a round, by its selection or its substitution: float64 [n, n], NaN = unknown."""
+    """Return the similarities that a round's selection or substitution computed, float64 [n, n]; NaN if unknown."""
     if round.has("similarity"):
         return round.candidates.dense(round.similarity)
     return None if round.likeness is None else round.likeness.links.dense(round.likeness.values)
 
 
 def spacing(last: int, most: int) -> int:
-    """The smallest power of two with at most `most` multiples among the numbers 0 to `last`.
-
-    Args:
-        last: the largest number.
-        most: multiples that are allowed.
+    """Return the smallest power of two that has at most `most` multiples among the numbers 0 to `last`.
 
     Examples:
         >>> spacing(63, 64), spacing(64, 64), spacing(200, 64)
@@ -154,11 +150,11 @@ def spacing(last: int, most: int) -> int:
 
 
 def stacked(rounds: dict[int, Entry]) -> Entry:
-    """`rounds` [k] and the arrays of all rounds, [k, …]; NaN where a round lacks one."""
+    """Stack the arrays of k rounds: return `rounds` [k] and arrays [k, …], NaN where a round lacks one."""
     order = sorted(rounds)
     arrays = {"rounds": np.array(order, dtype=np.int64)}
     for name in dict.fromkeys(name for r in order for name in rounds[r]):
-        found = [rounds[r].get(name) for r in order]
-        unknown = np.full_like(next(values for values in found if values is not None), np.nan)
-        arrays[name] = np.stack([unknown if values is None else values for values in found])
+        by_round = [rounds[r].get(name) for r in order]
+        unknown = np.full_like(next(values for values in by_round if values is not None), np.nan)
+        arrays[name] = np.stack([unknown if values is None else values for values in by_round])
     return arrays

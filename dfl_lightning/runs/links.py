@@ -1,4 +1,4 @@
-"""What a run keeps of a round's links: which models were mixed, selected and probed, and the substitutes."""
+"""The links of a round as tables: the models that were mixed, selected and probed, and the substitutes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def links_of(round: Round) -> dict[str, np.ndarray]:
-    """The links of a round that mixed, by column: `receiver`, `sender`, `weight`, `selected`, `probed`.
+    """Return the links on which a round mixed, selected or probed models, as columns.
 
-    A sender from n on is a stored update of a client.
+    The columns are `receiver`, `sender`, `weight` (0 if not mixed), `selected` and `probed`. A sender from n on is a
+    stored update of a client. The round must have mixed, so that its weights are known.
     """
     n, rows = round.num_nodes, round.voters.rows
     ledger = round.ledger
@@ -34,7 +35,10 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
 
 
 def substitutes_of(round: Round) -> dict[str, np.ndarray]:
-    """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `substitute`."""
+    """Return the rows that were mixed instead of those of selected clients, as columns.
+
+    The columns are `receiver`, `client` (whose row was selected) and `substitute` (the row that was mixed).
+    """
     replaced = round.substitute != round.selected.senders
     return {
         "receiver": round.selected.receivers[replaced].numpy().astype(np.int32),
@@ -44,7 +48,7 @@ def substitutes_of(round: Round) -> dict[str, np.ndarray]:
 
 
 def _downloads(round: Round) -> Links:
-    """Models that clients fetched to train them: under a server, its own."""
+    """Return the links on which clients fetched models to train them; with a server, those of its model."""
     fetched = Links.empty(round.num_nodes)
     for term in round.jobs.terms:
         if isinstance(term.which, Tensor):

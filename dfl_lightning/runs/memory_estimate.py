@@ -1,4 +1,4 @@
-"""How much memory a run takes, predicted from its shapes."""
+"""The memory that a run will take, predicted from its shapes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from dfl_lightning.round.federation import LINK_BYTES, Federation, listed_links
 from dfl_lightning.round.hosts import RunModule
 
 EDGE_BYTES = 275
-"""What networkx needs for an edge, as measured."""
+"""Memory of an edge in networkx, measured."""
 
 CLIENT_BYTES = 5_000
-"""What Python keeps and draws for a client in a round (its lists of samples, jobs, generators), as measured."""
+"""Memory of Python's objects for a client in a round (lists of samples, jobs, generators), measured."""
 
 PAIR_MATRICES = 6
-"""Matrices of 8-byte numbers, one for each pair of clients, that FL-FDMS holds at a server at a time."""
+"""Matrices [clients, clients] of 8-byte numbers that FL-FDMS holds at the same time if there is a server."""
 
 
 def predicted_memory(module: RunModule) -> dict[str, int]:
-    """Bytes by what they are for, besides the libraries.
+    """Predict the memory of a run in bytes, by purpose; that of Python and the libraries is not included.
 
     Args:
-        module: with its bank and engine.
+        module: the module after its setup, with bank and engine.
 
     Returns:
-        `rows` (row sets; a second buffer for those that rounds write), `data`, `work` (a cohort in each thread) and
-        `links` (the graph, the numbers of a round's links and of its clients, and scores of pairs, which a server or
-        receivers without one keep).
+        `rows` (row sets, with a second buffer for those that rounds write), `data`, `work` (a cohort in each thread)
+        and `links` (the graph, the numbers of a round's links and clients, and the scores of pairs of FL-FDMS).
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
@@ -42,10 +41,10 @@ def _links(federation: Federation) -> int:
     topology, n = federation.topology, federation.num_nodes
     edges = sum(one.written.number_of_edges() for one in topology.graphs)
     listed = listed_links(federation)
-    found = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
+    lists = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
     if federation.policy(FDMS) is None:
-        return found
-    return found + (PAIR_MATRICES * 8 * n**2 if topology.num_servers else PAIR_BYTES * expected_pairs(federation))
+        return lists
+    return lists + (PAIR_MATRICES * 8 * n**2 if topology.num_servers else PAIR_BYTES * expected_pairs(federation))
 
 
 def _bytes(tensor: Tensor) -> int:

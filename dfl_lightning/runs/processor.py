@@ -1,4 +1,4 @@
-"""The kind of processor that a run computes on: bits of float sums depend on it."""
+"""The kind of processor that a run computes on; the last bits of float sums depend on it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 def processor() -> dict[str, Any]:
-    """Describe what this process computes with on the CPU.
+    """Describe the processor of this process and the libraries that compute on it.
 
     Returns:
         `machine`, such as `x86_64`; `capability`, the vector instructions that torch has chosen, such as `AVX2` or
-        `AVX512`; `kernels`, the libraries that it multiplies and convolves by; `threads`.
+        `AVX512`; `kernels`, the libraries for matrix products and convolutions; `threads`.
     """
     libraries = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
     return {
@@ -26,10 +26,10 @@ def processor() -> dict[str, Any]:
 
 
 def in_words(entries: Iterable[Mapping[str, Any] | None]) -> str:
-    """Say on which processors runs were computed, once for those that are alike; empty where none is known.
+    """Describe the processors of some runs, equal ones only once; empty if none is known.
 
     Args:
-        entries: of the runs' `summary.json`, as `processor` makes them; None: not known.
+        entries: the entry `processor` of each run's summary.json; None if it is not known.
 
     Examples:
         >>> one = {"machine": "x86_64", "capability": "AVX2", "kernels": ["MKL", "oneDNN"], "threads": 1}

@@ -1,4 +1,4 @@
-"""The config of a run from Python: the classes and arguments of its objects, in the form that `dfl-fit` reads."""
+"""The config of a run that Python code started: the classes and arguments of its objects, as `dfl-fit` reads them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from dfl_lightning.utils.code.constructor_arguments import arguments_of, assigne
 
 _GROUPS = ("Dropout", "Outgoing", "Selection", "Threshold", "Substitution", "Aggregation", "Prediction")
 _OWN_KEYS = ("topology", "engine", "run_name", "defaults", "callbacks")
-"""Arguments of the trainer that have a top-level key of their own, or none."""
-
+"""Arguments of the trainer that are not under the key `trainer`: they have a key of their own, or none."""
 
 _OF_THE_MODULE = ("local_epochs", "local_steps", "batch_size", "finetune_epochs", "init", "on_divergence")
-"""Options that the module reads from its attributes, to which a user may assign."""
+"""Options of the module that are read from its attributes, since a user may have assigned to them."""
 
 
 class Writer:
     """A writer of objects as specifications with `class_path` and `init_args`.
 
     Attributes:
-        unknown: objects whose arguments are not known, by the name of the setting.
-        not_makeable: objects that are known, but that no text can make, likewise.
+        unknown: texts of objects whose arguments are not known, by setting.
+        not_makeable: texts of objects that are known, but that a config cannot make, such as arrays, by setting.
     """
 
     def __init__(self) -> None:
@@ -44,11 +43,11 @@ class Writer:
         self.not_makeable: dict[str, str] = {}
 
     def write(self, value: Any, name: str) -> Any:
-        """Write a value as YAML can hold it.
+        """Convert a value to plain types that YAML can hold.
 
         Args:
-            value: plain, an object, or a function.
-            name: of the setting.
+            value: a plain value, an object, or a function.
+            name: dotted name of the setting.
         """
         if value is None or isinstance(value, bool | int | float | str):
             return value
@@ -61,7 +60,7 @@ class Writer:
         if isinstance(value, torch.Tensor | np.ndarray):
             return self._array(value, name)
         if isinstance(value, list | tuple):
-            return [self.write(inner, f"{name}.{place}") for place, inner in enumerate(value)]
+            return [self.write(inner, f"{name}.{index}") for index, inner in enumerate(value)]
         if isinstance(value, functools.partial) and isinstance(value.func, type) and not value.args:
             return self._made(value.func, dict(value.keywords), name)
         if isinstance(value, type):
@@ -72,10 +71,10 @@ class Writer:
         if arguments is None:
             self.unknown[name] = _text(value)
             return {"class_path": _path(type(value)), "repr": _text(value)}
-        others = {key: found for key, found in assigned_to(value).items() if key not in arguments}
-        if others:  # attributes that no argument of the constructor sets
-            said = ", ".join(f"{key} = {_text(found)}" for key, found in others.items())
-            self.unknown[name] = f"{_text(value)}, assigned: {said}"
+        assigned = {key: content for key, content in assigned_to(value).items() if key not in arguments}
+        if assigned:  # a config cannot set attributes that are not arguments of the constructor
+            listed = ", ".join(f"{key} = {_text(content)}" for key, content in assigned.items())
+            self.unknown[name] = f"{_text(value)}, assigned: {listed}"
         return self._made(type(value), arguments, name)
 
     def _made(self, cls: type, arguments: dict[str, Any], name: str) -> dict[str, Any]:
@@ -92,7 +91,7 @@ class Writer:
 
     def _array(self, value: Any, name: str) -> str:
         array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
-        if array.dtype.hasobject:  # its bytes are addresses
+        if array.dtype.hasobject:  # its bytes are addresses, which differ between equal runs
             self.unknown[name] = f"array of objects {list(array.shape)}"
             return self.unknown[name]
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]
@@ -101,11 +100,11 @@ class Writer:
 
 
 def config_of_objects(trainer: Any, module: Any) -> dict[str, Any]:
-    """Write the config of a run from Python, with the names of the settings that a text cannot repeat.
+    """Return the config of a run that Python code started, with notes on settings that a config cannot repeat.
 
     Args:
-        trainer: of the run.
-        module: set up.
+        trainer: the trainer, whose callbacks are the policies and monitors.
+        module: the module after its setup, with objective and optimizer.
     """
     writer = Writer()
     options = arguments_of(trainer) or {}
@@ -118,20 +117,20 @@ def config_of_objects(trainer: Any, module: Any) -> dict[str, Any]:
     config["model"]["optimizer"] = _optimizer(module, writer)
     config["data"] = writer.write(trainer.datamodule, "data")
     config["topology"] = writer.write(trainer.topology, "topology")
-    others = []
+    other_callbacks = []
     callbacks = list(trainer.callbacks)
     for family in _GROUPS:
         key, kind = family.lower(), getattr(families, family)
-        found = [writer.write(each, key) for each in callbacks if isinstance(each, kind)]
-        config[key] = (found or None) if family == "Outgoing" else (found[0] if found else None)
+        policies = [writer.write(each, key) for each in callbacks if isinstance(each, kind)]
+        config[key] = (policies or None) if family == "Outgoing" else (policies[0] if policies else None)
     config["objective"] = None if type(module.objective) is Plain else writer.write(module.objective, "objective")
-    watching = [each for each in callbacks if isinstance(each, families.Monitor)]
-    config["monitors"] = [writer.write(each, f"monitors.{type(each).__name__}") for each in watching]
+    monitors = [each for each in callbacks if isinstance(each, families.Monitor)]
+    config["monitors"] = [writer.write(each, f"monitors.{type(each).__name__}") for each in monitors]
     for each in callbacks:
-        own = isinstance(each, RoundCheckpoint | ProcessTraffic | ProgressBar) or each is trainer.run_folder
-        if not own and not isinstance(each, families.Policy | families.Monitor):
-            others.append(writer.write(each, f"trainer.callbacks.{type(each).__name__}"))
-    config["trainer"]["callbacks"] = others or None
+        is_automatic = isinstance(each, RoundCheckpoint | ProcessTraffic | ProgressBar) or each is trainer.run_folder
+        if not is_automatic and not isinstance(each, families.Policy | families.Monitor):
+            other_callbacks.append(writer.write(each, f"trainer.callbacks.{type(each).__name__}"))
+    config["trainer"]["callbacks"] = other_callbacks or None
     config["engine"] = trainer.engine
     for key, names in ((UNKNOWN_SETTINGS, writer.unknown), (NOT_MAKEABLE, writer.not_makeable)):
         if names:
@@ -140,7 +139,11 @@ def config_of_objects(trainer: Any, module: Any) -> dict[str, Any]:
 
 
 def _optimizer(module: Any, writer: Writer) -> Any:
-    """Write what the factory makes, a function without a name for example, as the optimizer's class and options."""
+    """Return the optimizer's specification.
+
+    A factory that a config cannot name, such as a lambda, is replaced by the class and options of the optimizer that it
+    makes, if that has one parameter group.
+    """
     made = module.client_optimizer
     factory = module.optimizer_factory
     if isinstance(factory, functools.partial | type) or len(made.groups) != 1:
@@ -155,7 +158,7 @@ def _path(thing: Any) -> str:
 
 
 def _is_importable(thing: Any) -> bool:
-    """Tell whether another process finds a class or function by its path."""
+    """Return True if another process can import the class or function by its path."""
     name = getattr(thing, "__qualname__", "")
     if thing.__module__ == "__main__" or "." in name:
         return False
@@ -163,9 +166,9 @@ def _is_importable(thing: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return the `repr` without addresses in memory, which differ between equal runs; the class where it fails."""
+    """Return the `repr` without memory addresses, which differ between equal runs; the class name if `repr` fails."""
     try:
         words = repr(value)
-    except Exception:  # code of the user's, which must not end a run that never needs it
+    except Exception:  # a `repr` of the user's must not end a run, which does not need it
         words = f"<{_path(type(value))}>"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(words.split()))[:300]

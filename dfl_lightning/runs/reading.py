@@ -1,4 +1,4 @@
-"""A run folder as arrays and plain tables: what `trainer.run` offers after a fit, of any run, later."""
+"""The reader of run folders: arrays and plain tables of any run, as `trainer.run` offers them after a fit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "substitutes"
 
 
 class Run(RunTables):
-    """A finished, stopped or still running run, read from its folder when something is asked for.
+    """A run, finished or not, whose files are read from its folder when they are first used.
 
     Args:
         folder: the run folder.
 
     Raises:
-        UserError: there is no run.
+        UserError: the folder has no metrics.csv.
 
     Attributes:
         path: the folder.
@@ -44,7 +44,7 @@ class Run(RunTables):
             raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
 
     def __repr__(self) -> str:
-        """Where it is and how far it got."""
+        """Show the folder and the number of rounds."""
         return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
 
     # --- tables -------------------------------------------------------------------------------------------------------
@@ -65,12 +65,12 @@ class Run(RunTables):
 
     @property
     def split(self) -> dict[str, np.ndarray]:
-        """split.npz: who has which samples, ground-truth clusters, adversaries."""
+        """split.npz: the samples of each client, ground-truth clusters, adversaries."""
         return self._table("split")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.yaml; empty where the folder has none."""
+        """config.yaml; empty if the folder has none."""
         path = self.path / "config.yaml"
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -80,7 +80,7 @@ class Run(RunTables):
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json, empty while the run lasts and if it was killed."""
+        """summary.json; empty while the run lasts, and if it was killed."""
         path = self.path / "summary.json"
         try:
             text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
@@ -91,49 +91,54 @@ class Run(RunTables):
 
     @property
     def num_clients(self) -> int | None:
-        """Of the summary, else of the split; None where neither is known."""
+        """The number of clients, from the summary or else from the split; None if both are missing."""
         offsets = self.split.get("test_offsets", ())
-        known: int | None = self.summary.get("clients")
-        return known if known is not None else len(offsets) - 1 if len(offsets) else None
+        number: int | None = self.summary.get("clients")
+        return number if number is not None else len(offsets) - 1 if len(offsets) else None
 
     @cached_property
     def score(self) -> Score:
-        """By what its task compares models: the name, the direction and the unit."""
+        """The score with which the task compares models: its name, direction and unit."""
         return Score.read(self.summary) if self.summary else Score.of_columns(self.metrics)
 
     @cached_property
     def commands(self) -> list[str]:
-        """The commands as they were typed, the first and every resume; none for a run from Python."""
+        """The commands as they were typed, the first and every resume; empty for a run that Python code started."""
         return [row["command"] for row in read_commands(self.path / COMMANDS)]
 
     def frame(self, table: str = "metrics") -> Any:
-        """A table as a pandas frame: `metrics`, `clients` (a row an evaluation and client), `graphs` and so on.
+        """Return a table as a pandas frame; `clients` gets a row for each evaluation and client.
+
+        Args:
+            table: `metrics`, `clients`, `graphs`, `diverged`, `dropouts`, `substitutes` or `link_messages`.
 
         Raises:
-            UserError: pandas is not installed; no such table.
+            UserError: pandas is not installed, or there is no such table.
         """
         if table not in _TABLES:
             raise UserError(f"there is no table '{table}'; tables are: {', '.join(_TABLES)}")
         try:
             import pandas
         except ImportError as error:
-            raise UserError(f"frame('{table}') needs pandas: pip install pandas; run.{table} needs nothing") from error
+            raise UserError(
+                f"frame('{table}') needs pandas: pip install pandas; run.{table} works without it"
+            ) from error
         columns = getattr(self, table)
         return pandas.DataFrame(_long(columns) if table == "clients" else columns)
 
     # --- models -------------------------------------------------------------------------------------------------------
     def model(self, client: int, network: nn.Module | None = None) -> Any:
-        """A client's model after the last checkpoint, as `dfl-export` writes it.
+        """Return a client's model after the last checkpoint, as `dfl-export` writes it.
 
         Args:
-            client: its id.
-            network: a plain network to load it into.
+            client: id of the client, from 0.
+            network: a plain network into which the model is loaded.
 
         Returns:
-            The state dict; or the network, where one is given.
+            The state dict; or the network, if one is given.
 
         Raises:
-            UserError: no checkpoint, no such client, or several servers.
+            UserError: the checkpoint or the client does not exist, or the run has several servers.
         """
         from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state
 
@@ -151,14 +156,14 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     """Read a run's tables as arrays, its configuration, its summary and its models.
 
     Args:
-        folder: the run folder, `runs/<name>/<time>`; the run may be finished, stopped or still going.
+        folder: the run folder, `runs/<name>/<time>`; the run may be finished, stopped or still running.
 
     Returns:
         The run: `metrics` has the columns of metrics.csv, `clients` an array [evaluations, m] for each score, `config`
-        and `summary` are mappings. Each file is read when it is first asked for.
+        and `summary` are mappings. Each file is read when it is first used.
 
     Raises:
-        UserError: there is no run in the folder.
+        UserError: the folder has no metrics.csv.
 
     Examples:
         >>> read_run("runs/nowhere")
@@ -170,7 +175,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
 
 
 def _long(clients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays [evaluations, clients] as columns, with `round` and `client`."""
+    """Flatten arrays [evaluations, clients] to columns, and add the columns `round` and `client`."""
     arrays = {name: array for name, array in clients.items() if name != "rounds"}
     if not arrays:
         return {"round": np.array([], dtype=np.int64), "client": np.array([], dtype=np.int64)}

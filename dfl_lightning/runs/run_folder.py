@@ -1,4 +1,4 @@
-"""The run folder: plain CSV, JSON and npz files that can be read without this library."""
+"""The writer of a run folder: plain CSV, JSON and npz files that can be read without this library."""
 
 from __future__ import annotations
 
@@ -43,28 +43,30 @@ if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Boundary
 
 OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "processor", "versions")
-"""Keys of summary.json that say how the rounds were computed, not what came of them."""
+"""Keys of summary.json about how the rounds were computed, not about their results."""
 
 ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitutes.npz", "comparisons.npz")
-"""What a run keeps of its rounds in addition to a row of metrics."""
+"""Files with arrays by round, in addition to the rows of metrics.csv."""
 
 OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
-"""What a run writes before its first round is complete, and whenever it saves."""
-
+"""Files that a run writes before its first round is complete, and whenever it saves."""
 
 PAGE = "report.html"
-"""The file of a run's page, if there is one."""
+"""Name of the file with a run's page, which not every run has."""
 
 _COUNTS = "rounds in files"
-"""The key of a checkpoint under which it says how many rounds each file had."""
+"""Key of a checkpoint for the number of rounds in each file when it was saved."""
 
 
 class RunFolder(RunTables, RoundCallback):
-    """Writes `runs/<name>/<time>/` and offers the same as arrays; a run has its folder for itself while it writes.
+    """The run folder `runs/<name>/<time>/` of a fit, with its tables also as arrays.
+
+    The folder is locked during the fit, so that no other process writes into it.
 
     Attributes:
         path: the folder, or None before the run.
-        summary: what summary.json holds, after the run.
+        is_open: True while the files of a fit can be written.
+        summary: the content of summary.json, after the run.
     """
 
     def __init__(self) -> None:
@@ -82,14 +84,14 @@ class RunFolder(RunTables, RoundCallback):
         self._kept: dict[str, Entries | Comparisons] = {table.file.removesuffix(".npz"): table for table in tables}
         self._commands: list[dict[str, str]] = []
         self._has_new_columns = False
-        self._source: Path | None = None  # the run folder that this fit goes on from
+        self._source: Path | None = None  # the run folder whose rounds this fit continues
         self._saved: dict[str, int] = {}  # rounds in each file when the checkpoint of this fit was saved
-        self._began: tuple[int, bool] | None = None  # where this fit started
+        self._began: tuple[int, bool] | None = None  # the boundary at which this fit started
         self._lock = FolderLock()
         self._made = False  # whether this fit made the folder
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
-        self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
+        self._placed: list[ModelCheckpoint] = []  # those whose files this class directs into the run folder
 
     def _table(self, name: str) -> dict[str, np.ndarray]:
         if name == "metrics":
@@ -98,12 +100,12 @@ class RunFolder(RunTables, RoundCallback):
 
     @property
     def _columns(self) -> list[str]:
-        """Of metrics.csv."""
+        """The columns of metrics.csv."""
         return [*columns_of(self._score.name), *self._extra]
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Choose the folder, and lock it; the files come when the boundary is known."""
+        """Choose and lock the folder; `on_fit_start` writes the files, when the boundary is known."""
         if stage != "fit":
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
@@ -113,7 +115,7 @@ class RunFolder(RunTables, RoundCallback):
         chosen, refusal = "", ""
         if trainer.is_global_zero:
             try:
-                chosen = str(self._choose(trainer))
+                chosen = str(self._choose_folder(trainer))
             except UserError as error:
                 refusal = str(error)
         chosen, refusal = trainer.strategy.broadcast((chosen, refusal))
@@ -127,45 +129,49 @@ class RunFolder(RunTables, RoundCallback):
                 callback.dirpath = str(self.path / FOLDER)  # Lightning would put it where the first logger writes
                 self._placed.append(callback)
 
-    def _choose(self, trainer: RunTrainer) -> Path:
-        """The folder of the run that goes on, or a new one; locked.
+    def _choose_folder(self, trainer: RunTrainer) -> Path:
+        """Lock and return the folder of the run that continues, or a new one.
 
         Raises:
-            UserError: another process writes there, or it is not writable.
+            UserError: another process writes into the folder, or it is not writable.
         """
         if self._source is None or trainer.fork:
             folder = _new_folder(Path(trainer.runs_root) / trainer.run_name)
         else:
             folder = self._source
-            _refuse_links(folder)
+            _check_no_links(folder)
         self._lock.take(folder)
-        remark = f"{folder} cannot be locked ({self._lock.missing}): do not go on with this run twice at once"
+        remark = f"{folder} cannot be locked ({self._lock.missing}): do not continue this run in two processes at once"
         if self._lock.missing and remark not in trainer.remarks:
             trainer.remarks.append(remark)
         return folder
 
     def leave(self) -> None:
-        """Leave the folder of an earlier fit as it is, whatever happens before the next fit has a folder of its own."""
+        """Close the folder, so that an error before the next fit has its own folder does not change this one."""
         self.is_open = self._made = False
 
     def unlock(self) -> None:
-        """Let other processes write into the folder: when a fit is over, however it ended."""
+        """Release the lock, so that other processes can write into the folder; called at the end of every fit."""
         self._lock.release()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Read the rows up to the boundary, set aside what comes after it, write what describes the run."""
+        """Read the rows up to the boundary, set aside later ones, and write the files that describe the run.
+
+        Raises:
+            UserError: the folder cannot be written, or a file of it is damaged or lacks rounds.
+        """
         assert self.path is not None
         self.is_open, self._score = True, Score.of(pl_module.federation.task)
         self._honest = honest_clients(pl_module.federation)
         if not trainer.is_global_zero:
-            return  # the first process writes
+            return  # since only the first process writes
         self.is_open = False
         boundary = pl_module.bank.boundary
         try:
             self._read_earlier_rounds(boundary)
             last = int(self._rows[-1]["round"]) + 1 if self._rows else 0
             if boundary.closed and last < boundary.round:
-                self._add(boundary)  # the run was ended between closing the round and writing its row
+                self._add_row(boundary)  # since the run ended after the round was closed and before its row was written
             self._write_metrics()
             if self._rows:
                 self._write_arrays(boundary.round)
@@ -189,39 +195,42 @@ class RunFolder(RunTables, RoundCallback):
             logger.log_hyperparams(_settings(trainer, pl_module))
 
     def _write_code(self, sources: Mapping[str, ModuleSource]) -> None:
-        """Keep the source of the user's own code; one that a resume has changed moves to `superseded/`."""
+        """Write the source of the user's own code; move an earlier one that differs to `superseded/`."""
         folder = self._file(CODE)
         if folder.is_dir() and not is_kept(folder, sources):
             folder.rename(_new_folder(self._file("superseded")) / CODE)
         write_sources(folder, sources)
 
     def __repr__(self) -> str:
-        """Where it is, how far it got, and how good."""
+        """Show the folder, the number of rounds and the last test score."""
         if self.path is None:
             return "RunFolder(no run yet)"
         values = self.metrics[f"test_{self._score.name}"]
-        known = values[~np.isnan(values)]
-        score = f", test {self._score.label} {self._score.text(known[-1])}" if len(known) else ""
+        scores = values[~np.isnan(values)]
+        score = f", test {self._score.label} {self._score.text(scores[-1])}" if len(scores) else ""
         return f"RunFolder({self.path}, {len(self._rows)} rounds{score})"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """What early stopping and checkpoints may look at before the next round has logged anything."""
+        """Give the trainer the metrics of earlier rounds, which early stopping and checkpoints may monitor."""
         trainer.callback_metrics.update(self._monitored)
 
     def state_dict(self) -> dict[str, Any]:
-        """The monitored numbers: some were logged rounds ago."""
+        """Return the last value of each logged metric; some were logged several rounds ago."""
         now = {} if self._trainer is None else self._trainer.callback_metrics
-        metrics = {**self._monitored, **now}  # a resumed run is asked before Lightning has its numbers again
+        metrics = {**self._monitored, **now}  # a resumed run may save before it has logged all of them again
         return {"monitored": {name: value.detach().cpu().clone() for name, value in metrics.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the metrics that `state_dict` returned."""
         self._monitored = dict(state_dict["monitored"])
 
     def _read_earlier_rounds(self, boundary: Boundary) -> None:
-        """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
+        """Read the rounds up to the boundary from the source folder.
+
+        Later rounds are set aside if the run continues in that folder; a fork leaves them where they are.
+        """
         done = boundary.round if boundary.closed else boundary.round - 1
-        expected = self._saved or self._counts(boundary)  # without a checkpoint, this process has its own rounds
+        expected = self._saved or self._counts(boundary)  # a second fit without a checkpoint has the rounds in memory
         self._rows, self._extra, self._evaluations, self._saved = [], [], {}, {}
         for table in self._kept.values():
             table.rounds = {}
@@ -243,47 +252,54 @@ class RunFolder(RunTables, RoundCallback):
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
     def _counts(self, boundary: Boundary) -> dict[str, int]:
-        """Count what each file has of the rounds up to the boundary: a resume finds as much, or something is lost.
+        """Count the rounds up to the boundary in each file; a resume that finds fewer has lost some.
 
-        Commands are not counted: a checkpoint is the same whether its run was interrupted or not.
+        Commands are not counted, so that a checkpoint is the same if its run was interrupted.
         """
         done = boundary.round if boundary.closed else boundary.round - 1
-        found = {
+        counts = {
             "metrics.csv": sum(int(row["round"]) < done for row in self._rows),
             "clients.npz": sum(round < done for round in self._evaluations),
         }
         for table in self._kept.values():
             rounds = sum(round < boundary.round for round in table.rounds)
-            found[table.file] = min(rounds, 1) if isinstance(table, Comparisons) else rounds  # which are thinned later
-        return found
+            # comparisons are thinned as the run goes, so only their presence can be compared
+            counts[table.file] = min(rounds, 1) if isinstance(table, Comparisons) else rounds
+        return counts
 
     def _check_nothing_is_lost(self, expected: Mapping[str, int], boundary: Boundary) -> None:
-        """Refuse to continue files that lack rounds; a fork has other files, and says which rounds they lack.
+        """Check that the files have all rounds of the checkpoint.
 
-        The last round's row is no loss, since it is made again from the checkpoint.
+        A fork does not need them: it remarks which files lack rounds. The row of the last round may be missing, since
+        it is made again from the checkpoint.
 
         Raises:
-            UserError: names the first such file.
+            UserError: a file lacks rounds and the run is not a fork, or rows are missing in the middle of metrics.csv.
         """
-        found = self._counts(boundary)
+        counts = self._counts(boundary)
         rows = [int(row["round"]) for row in self._rows]
         if boundary.closed and (not rows or rows[-1] < boundary.round - 1):
-            found["metrics.csv"] += 1
+            counts["metrics.csv"] += 1
         forks = self._source != self.path
-        for name in (name for name in expected if found[name] < expected[name]):
+        for name in (name for name in expected if counts[name] < expected[name]):
             if name == "metrics.csv" and rows and rows[-1] + 1 < boundary.round - boundary.closed:
                 why = f"it ends with the row of round {rows[-1]}, and the checkpoint is of {boundary.round} rounds"
-                raise damaged(Path(f"{self._source}/{name}"), why)  # a fork would have a gap in the middle
+                raise damaged(Path(f"{self._source}/{name}"), why)  # also for a fork, which would have a gap
             file = f"{self._source}/{name}"
             sentence = f"{file} is lost" if not Path(file).is_file() else f"{file} has lost some of its rounds"
             if not forks:
                 remedy = "restore it, or --fork starts a new run from the checkpoint, without them"
-                raise UserError(f"{sentence}, and the run cannot go on without gaps in it; {remedy}")
+                raise UserError(f"{sentence}, and the run cannot continue without gaps; {remedy}")
             self._trainer.remarks.append(f"{sentence}, so this run does not have them either")
 
     def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
-        """Move rows, arrays and checkpoints of another continuation to `superseded/`."""
-        checkpoints = [f for f in sorted(self._file(FOLDER).glob("*.ckpt")) if not _is_of(f, done)]
+        """Move later rounds, which another continuation of the run has written, to `superseded/`.
+
+        Args:
+            rows: the later rows of metrics.csv.
+            done: number of complete rounds; checkpoints with more are moved.
+        """
+        checkpoints = [f for f in sorted(self._file(FOLDER).glob("*.ckpt")) if not _has_at_most(f, done)]
         if not rows and not checkpoints:
             return
         aside = _new_folder(self._file("superseded"))
@@ -296,32 +312,36 @@ class RunFolder(RunTables, RoundCallback):
 
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, round: Round) -> None:
-        """Keep who diverged and who dropped out; of an evaluated round also its graph, substitutes and comparisons."""
+        """Record the clients that diverged or dropped out, and the links and comparisons of an evaluated round."""
         if round.diverged.any():
-            self._diverged.add(round.index, client=_who(round.diverged))
+            self._diverged.add(round.index, client=_marked_ids(round.diverged))
         dropped = round.dropped & ~round.diverged
         if dropped.any():
-            self._dropouts.add(round.index, client=_who(dropped))
+            self._dropouts.add(round.index, client=_marked_ids(dropped))
         trainer = self._trainer
         if trainer is None:
-            return  # rounds outside of a fit have no folder
+            return  # since rounds outside a fit have no folder
         every = trainer.check_val_every_n_epoch or 1
         if not round.has("weights") or (round.index + 1) % every or not trainer.is_global_zero:
             return
         self._graphs.add(round.index, **links_of(round))
         if round.federation.policy(Substitution) is not None:
-            found = substitutes_of(round)
-            if len(found["client"]):
-                self._substitutes.add(round.index, **found)
+            columns = substitutes_of(round)
+            if len(columns["client"]):
+                self._substitutes.add(round.index, **columns)
         if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
             arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
             self._comparisons.add(round.index // every, every, *arrays)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """Append the round's row."""
+        """Append the round's row to metrics.csv.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
         if not trainer.is_global_zero:
             return
-        self._add(module.bank.boundary)
+        self._add_row(module.bank.boundary)
         try:
             if self._has_new_columns:
                 self._write_metrics()
@@ -335,18 +355,22 @@ class RunFolder(RunTables, RoundCallback):
             ) from error
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The arrays and the table are never behind a checkpoint, not even after a power cut."""
+        """Write arrays and rows to the disk before the checkpoint, which is never ahead of them after a power cut."""
         if self.is_open and trainer.is_global_zero:
             self._write_arrays(pl_module.bank.boundary.round)
             sync_file(self._file("metrics.csv"))
             checkpoint[_COUNTS] = self._counts(pl_module.bank.boundary)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note how many rounds each file had when the checkpoint was saved."""
+        """Read how many rounds each file had when the checkpoint was saved."""
         self._saved = dict(checkpoint.get(_COUNTS) or {})
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the arrays and the summary."""
+        """Write the arrays and the summary.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
         if not trainer.is_global_zero:
             return
         try:
@@ -355,7 +379,10 @@ class RunFolder(RunTables, RoundCallback):
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write what there is; a full disk must not hide the exception. A run without a round leaves no folder."""
+        """Write the arrays and the summary of the rounds so far, or remove the folder of a run without a round.
+
+        Errors of the disk are ignored, since they would hide the exception.
+        """
         if trainer.state.fn != "fit" or self.path is None or not trainer.is_global_zero:
             return
         with suppress(OSError):
@@ -368,17 +395,17 @@ class RunFolder(RunTables, RoundCallback):
                 self._summarise(trainer, pl_module, "stopped" if stopped else "failed", reason)
 
     def _holds_own_files_only(self) -> bool:
-        """Whether nothing is in the folder but what this class wrote; a logger, for example, may keep its own there."""
+        """Return True if the folder has only files of this class; a logger, for example, may also write there."""
         return all(file.name in (*OWN_FILES, CODE, LOCK) or _is_empty_folder(file) for file in self._file("").iterdir())
 
     def _remove(self) -> None:
-        """The files that describe the run, and the folder, which holds nothing else."""
-        self.unlock()  # a folder that is to be removed must be empty
-        folder, self.path, self.is_open = self._file(""), None, False  # a second fit makes a new one
+        """Remove the files that describe the run, the folder, and its parent if that is empty."""
+        self.unlock()  # since the file of the lock is in the folder, which must be empty
+        folder, self.path, self.is_open = self._file(""), None, False  # so that a second fit makes a new one
         for file in folder.iterdir():
             shutil.rmtree(file) if file.is_dir() else file.unlink()
         folder.rmdir()
-        folder.parent.rmdir()  # where it is of this run alone
+        folder.parent.rmdir()  # fails, without harm, if other runs are in it
 
     def _write_arrays(self, done: int) -> None:
         write_npz(self._file("clients.npz"), self.clients)
@@ -386,27 +413,29 @@ class RunFolder(RunTables, RoundCallback):
             table.write(self._file(""), done)
 
     def _summarise(self, trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> None:
+        """Write the arrays and summary.json; a former summary with the same results is kept."""
         boundary = module.bank.boundary
         self._write_arrays(boundary.round)
         self.summary = summarise(trainer, module, status, reason)
         if self._rows and (first := int(self._rows[0]["round"])):
-            self.summary["first_row"] = first  # of a fork of a run whose earlier rows are lost
+            self.summary["first_row"] = first  # not 0 if this is a fork of a run whose earlier rows are lost
         former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
-        if _numbers(self.summary) == _numbers(former):
-            self.summary = former  # nothing was done since; its seconds are those of the rounds
+        if _results(self.summary) == _results(former):
+            self.summary = former  # since no round was added, its seconds are the right ones
             return
         text = json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
         write_atomically(self._file("summary.json"), lambda file: file.write(text.encode()))
 
     def _former_summary(self) -> dict[str, Any]:
-        """What summary.json holds; nothing where there is none that can be read."""
+        """Read summary.json; return an empty mapping if it cannot be read."""
         try:
             former = json.loads(self._file("summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it is made again
+        except (OSError, ValueError):  # a missing or damaged one is written anew
             return {}
         return former if isinstance(former, dict) else {}
 
-    def _add(self, boundary: Any) -> None:
+    def _add_row(self, boundary: Any) -> None:
+        """Add the metrics and the evaluation of the round before the boundary to the tables in memory."""
         index = boundary.round - 1
         numbers = dict(boundary.metrics)
         if boundary.evaluation:
@@ -416,14 +445,14 @@ class RunFolder(RunTables, RoundCallback):
             self._evaluations[index] |= shown
             honest, score = of_clients(boundary.evaluation, self._honest), f"test_{self._score.name}"
             hidden, higher = without_mean(honest, self._score.name), self._score.higher_is_better
-            found = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
-            numbers |= {name: over.mean for name, over in found.items()}
-            if score in found:
-                numbers |= {f"{score}_{name}": getattr(found[score], name) for name in ("std", "worst10")}
-            if score in found and self._honest is not None:
-                others = of_clients(boundary.evaluation, ~self._honest)
-                broken = score in without_mean(others, self._score.name)
-                numbers[f"{score}_adversaries"] = over_clients(others[score], broken, higher).mean
+            statistics = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
+            numbers |= {name: over.mean for name, over in statistics.items()}
+            if score in statistics:
+                numbers |= {f"{score}_{name}": getattr(statistics[score], name) for name in ("std", "worst10")}
+            if score in statistics and self._honest is not None:
+                adversaries = of_clients(boundary.evaluation, ~self._honest)
+                broken = score in without_mean(adversaries, self._score.name)
+                numbers[f"{score}_adversaries"] = over_clients(adversaries[score], broken, higher).mean
         row = {name: as_text(value) for name, value in numbers.items()}
         extra = sorted({*self._extra, *(set(row) - set(columns_of(self._score.name)))})
         self._has_new_columns, self._extra = extra != self._extra, extra
@@ -439,7 +468,7 @@ class RunFolder(RunTables, RoundCallback):
 
 
 def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
-    """What loggers show as hyperparameters: the resolved config, or what a run from Python says of itself."""
+    """Return the hyperparameters for loggers: the resolved config, or the main settings of a run without one."""
     if trainer.config is not None:
         return {key: value for key, value in trainer.config.items() if value is not None}
     rates = [fields["lr"] for fields in module.hyperparameters]
@@ -457,19 +486,19 @@ def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
     }
 
 
-def _who(clients: torch.Tensor) -> np.ndarray:
-    """The ids of those that are marked."""
+def _marked_ids(clients: torch.Tensor) -> np.ndarray:
+    """Return the ids of the marked clients, int32; `clients` is bool [n]."""
     ids: np.ndarray = torch.nonzero(clients).squeeze(1).numpy().astype(np.int32)
     return ids
 
 
-def _numbers(summary: dict[str, Any]) -> dict[str, Any]:
-    """What came of the rounds; what decides between runs of a task is not among it, which older folders do not say."""
+def _results(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a summary that the rounds decide, without the entry `task`."""
     return {key: value for key, value in summary.items() if key not in (*OF_THE_PROCESS, "task")}
 
 
-def _refuse_links(run: Path) -> None:
-    """Folders inside a run folder that lead elsewhere: a run writes into its own folder only."""
+def _check_no_links(run: Path) -> None:
+    """Raise if a subfolder of a run folder is a symbolic link: a run must write into its own folder only."""
     for name in (FOLDER, "superseded"):
         if (run / name).is_symlink():
             raise UserError(f"{run / name} is a link; a run writes into its own folder only: --fork starts a new one")
@@ -479,8 +508,8 @@ def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
-def _is_of(checkpoint: Path, done: int) -> bool:
-    """Whether a checkpoint is whole and of a boundary up to `done`."""
+def _has_at_most(checkpoint: Path, done: int) -> bool:
+    """Return True if a checkpoint is whole and has at most `done` rounds."""
     try:
         return rounds_in(checkpoint) <= done
     except UserError:
@@ -488,7 +517,11 @@ def _is_of(checkpoint: Path, done: int) -> bool:
 
 
 def _new_folder(parent: Path) -> Path:
-    """A folder of this moment's name that did not exist."""
+    """Make a new folder that is named by the present time.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
     for number in range(1, 1000):
         folder = parent / (stamp if number == 1 else f"{stamp}-{number}")

@@ -1,4 +1,4 @@
-"""The tables of a run as arrays: the same names while it runs (`trainer.run`) and later (`read_run`)."""
+"""The tables of a run as arrays, with the same names while it runs (`trainer.run`) and later (`read_run`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 
 class RunTables(ABC):
-    """What a run keeps of its rounds, by table and column."""
+    """The tables that a run keeps of its rounds, each a mapping from columns to arrays."""
 
     @abstractmethod
     def _table(self, name: str) -> dict[str, np.ndarray]:
-        """The columns or arrays of one table.
+        """Return the columns or arrays of one table.
 
         Args:
-            name: of the file, without its suffix.
+            name: the file name without its suffix.
         """
 
     @property
@@ -30,7 +30,10 @@ class RunTables(ABC):
 
     @property
     def graphs(self) -> dict[str, np.ndarray]:
-        """graphs.npz, an entry an edge, by column: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`."""
+        """graphs.npz, an entry for each link, by column.
+
+        The columns are `round`, `receiver`, `sender`, `weight`, `selected` and `probed`.
+        """
         return self._table("graphs")
 
     @property
@@ -40,14 +43,14 @@ class RunTables(ABC):
 
     @property
     def dropouts(self) -> dict[str, np.ndarray]:
-        """dropouts.npz, an entry each time that a client was dropped out, by column: `round`, `client`."""
+        """dropouts.npz, an entry each time that a client dropped out, by column: `round`, `client`."""
         return self._table("dropouts")
 
     @property
     def substitutes(self) -> dict[str, np.ndarray]:
-        """substitutes.npz, the rows mixed in place of selected clients, by column.
+        """substitutes.npz, an entry for each row that was mixed instead of a selected client's, by column.
 
-        `round`, `receiver`, `client` (selected, and dropped out) and `substitute`.
+        The columns are `round`, `receiver`, `client` (selected, but dropped out) and `substitute`.
         """
         return self._table("substitutes")
 

@@ -1,4 +1,4 @@
-"""The final numbers of a run: summary.json and the table in the terminal."""
+"""The final numbers of a run: summary.json and the last table in the terminal."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "nu
 
 
 def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> dict[str, Any]:
-    """What summary.json holds; plain numbers, null for what does not exist.
+    """Return the content of summary.json: plain numbers, texts and nested mappings, with None instead of NaN.
 
     Args:
-        trainer: with its run folder.
-        module: with its bank.
+        trainer: the trainer, with the run folder.
+        module: the module, with the bank of the last boundary.
         status: `finished`, `stopped` or `failed`.
-        reason: why it failed.
+        reason: the reason of a failure.
     """
     metrics, clients = trainer.run.metrics, trainer.run.clients
     score = Score.of(module.federation.task)
-    found = {
+    recovered = {
         name: _last_number(metrics.get(name))
         for name in ("neighbour_precision", "neighbour_recall", "friend_accuracy")
         if name in metrics
@@ -64,8 +64,8 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "engine": describe_engine(module),
             score.block: _of_score(score, metrics, clients, honest_clients(module.federation)),
             "neighbours_mean": _mean(metrics["neighbours"]),
-            "diverged": _times(trainer.run.diverged),
-            "found": found,
+            "diverged": _rounds_diverged(trainer.run.diverged),
+            "found": recovered,
             "received_per_client": received,
             "seconds": {
                 "rounds": float(np.nansum(metrics["seconds"])),
@@ -87,27 +87,27 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
 def _of_score(
     score: Score, metrics: dict[str, np.ndarray], clients: dict[str, np.ndarray], honest: torch.Tensor | None = None
 ) -> dict[str, Any]:
-    """Return the task's score on test data, in the ways in which papers report one, over the honest clients."""
+    """Return statistics of the test score over the honest clients, for each of the ways in which papers report one."""
     numbers: dict[str, Any] = {}
     tested, validated = f"test_{score.name}", f"val_{score.name}"
     if tested in clients:
         history, losses = torch.from_numpy(clients[tested]), torch.from_numpy(clients["test_loss"])
         validation = torch.from_numpy(clients[validated]) if validated in clients else None
-        everyone = without_accuracy(losses, history) | history.isinf()
-        who = torch.ones(history.shape[1], dtype=torch.bool) if honest is None else honest
+        not_finite = without_accuracy(losses, history) | history.isinf()
+        counted = torch.ones(history.shape[1], dtype=torch.bool) if honest is None else honest
         last = history[-1]
-        history, broken = history[:, who], everyone[:, who]
-        validation = None if validation is None else validation[:, who]
-        found = score_summary(history, validation, broken, score.higher_is_better)
+        history, broken = history[:, counted], not_finite[:, counted]
+        validation = None if validation is None else validation[:, counted]
+        scores = score_summary(history, validation, broken, score.higher_is_better)
         numbers = {
-            **{score.prefix + name: value for name, value in found.items()},
+            **{score.prefix + name: value for name, value in scores.items()},
             **vars(over_clients(history[-1], bool(broken[-1].any()), score.higher_is_better)),
             "evaluated_after_round": int(clients["rounds"][-1]),
         }
         if honest is not None:
-            others = over_clients(last[~honest], bool(everyone[-1, ~honest].any()), score.higher_is_better)
-            numbers["adversaries"] = {"mean": others.mean, "std": others.std, "worst10": others.worst10}
-        broken = everyone & who  # those of adversaries leave a mean over honest clients
+            theirs = over_clients(last[~honest], bool(not_finite[-1, ~honest].any()), score.higher_is_better)
+            numbers["adversaries"] = {"mean": theirs.mean, "std": theirs.std, "worst10": theirs.worst10}
+        broken = not_finite & counted  # the scores of adversaries do not enter the mean
         if bool(broken.any()):
             numbers["not_finite"] = {
                 str(client): int(broken[:, client].sum()) for client in torch.nonzero(broken.any(0)).flatten().tolist()
@@ -120,38 +120,41 @@ def _of_score(
 
 
 def _adversaries(module: RunModule) -> dict[str, Any]:
-    """Name the attack: what falsifies, whose messages, and which clients are not honest; nothing without one."""
+    """Describe the attack: what falsifies messages or labels, and the ids of its clients; empty without one."""
     federation = module.federation
     labels = federation.data.adversaries
     outgoing = [policy for policy in federation.policies if isinstance(policy, Outgoing)]
-    attacks = {type(policy).__name__: who for policy in outgoing if (who := policy.adversaries(federation)) is not None}
+    attacks = {
+        type(policy).__name__: marks for policy in outgoing if (marks := policy.adversaries(federation)) is not None
+    }
     by = list(attacks)
     by += [LABELS] * (labels is not None and bool(labels.any()))
     if not by:
         return {}
-    messages = [who.bool().cpu() for who in attacks.values()]
-    everyone = [*messages, *([] if labels is None else [labels.bool().cpu()])]
-    found: dict[str, Any] = {"attack": {"by": by, "clients": _ids(torch.stack(everyone).any(0))}}
-    return {**found, "adversaries": _ids(torch.stack(messages).any(0))} if messages else found
+    of_messages = [marks.bool().cpu() for marks in attacks.values()]
+    of_all = [*of_messages, *([] if labels is None else [labels.bool().cpu()])]
+    entries: dict[str, Any] = {"attack": {"by": by, "clients": _ids(torch.stack(of_all).any(0))}}
+    return {**entries, "adversaries": _ids(torch.stack(of_messages).any(0))} if of_messages else entries
 
 
 LABELS = "falsified labels"
-"""What summary.json calls the attack of clients whose training labels are falsified."""
+"""The name in summary.json of the attack by clients whose training labels are falsified."""
 
 
 def _ids(clients: torch.Tensor) -> list[int]:
-    found: list[int] = torch.nonzero(clients).flatten().tolist()
-    return found
+    """Return the ids of the marked clients; `clients` is bool [n]."""
+    ids: list[int] = torch.nonzero(clients).flatten().tolist()
+    return ids
 
 
-@functools.cache  # reads a file of each package
+@functools.cache  # since it reads a file of each package
 def versions() -> dict[str, str]:
-    """Return the versions of what numbers depend on, by package."""
+    """Return the versions of the packages on which numbers depend."""
     return {name: version(name) for name in PACKAGES}
 
 
 def describe_engine(module: RunModule) -> dict[str, Any] | None:
-    """Which engine, why, and how it divided the work; None before there is one."""
+    """Describe the engine, the reason for it, and how it divides the work; None before there is an engine."""
     engine = module.engine
     if engine is None:
         return None
@@ -167,7 +170,11 @@ def describe_engine(module: RunModule) -> dict[str, Any] | None:
 
 
 def final_table(summary: dict[str, Any]) -> list[str]:
-    """The lines that end a run in the terminal."""
+    """Return the lines of the table that ends a run in the terminal.
+
+    Args:
+        summary: the content of summary.json.
+    """
     score, lines = Score.read(summary), []
     numbers = score.numbers(summary)
     received = summary["received_per_client"]
@@ -193,58 +200,58 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
     if summary.get("attack"):
         theirs = numbers.get("adversaries", {}).get("mean")
-        lines.append(_attacked(summary["attack"], summary["clients"], theirs, score))
+        lines.append(_attack_line(summary["attack"], summary["clients"], theirs, score))
     if numbers.get("not_finite"):
-        lines.append(_not_finite(numbers["not_finite"], score.label))
+        lines.append(_not_finite_line(numbers["not_finite"], score.label))
     if numbers.get("global_last") is not None:
         lines.append(
             f"global model on the global test set: {score.text(numbers['global_last'])} after the last evaluated "
             f"round, {score.text(numbers['global_mean_over_rounds'])} on average over rounds"
         )
     if summary["diverged"]:
-        lines.append(_divergence(summary["diverged"], summary["rounds"]))
-    found = summary["found"]
-    if found.get("neighbour_precision") is not None:
-        recall = found.get("neighbour_recall")
+        lines.append(_divergence_line(summary["diverged"], summary["rounds"]))
+    recovered = summary["found"]
+    if recovered.get("neighbour_precision") is not None:
+        recall = recovered.get("neighbour_recall")
         also = f", recall {as_percent(recall)}" if recall is not None else ""
         lines.append(
-            f"neighbours found: precision {as_percent(found['neighbour_precision'])}{also} "
+            f"neighbours found: precision {as_percent(recovered['neighbour_precision'])}{also} "
             "(clusters known from the data)"
         )
-    if found.get("friend_accuracy") is not None:
+    if recovered.get("friend_accuracy") is not None:
         lines.append(
-            f"friends found: {as_percent(found['friend_accuracy'])} of the substitutes are of the dropped client's "
+            f"friends found: {as_percent(recovered['friend_accuracy'])} of the substitutes are of the dropped client's "
             "cluster"
         )
     return lines
 
 
-def _attacked(attack: dict[str, Any], clients: int, mean: float | None, score: Score) -> str:
-    """Name the attack in a line, with the score of the adversaries.
+def _attack_line(attack: dict[str, Any], clients: int, mean: float | None, score: Score) -> str:
+    """Describe the attack in a line, with the mean score of the adversaries.
 
     Examples:
-        >>> _attacked({"by": ["SignFlip"], "clients": [1, 4]}, 6, 0.25, Score())
+        >>> _attack_line({"by": ["SignFlip"], "clients": [1, 4]}, 6, 0.25, Score())
         'under attack (SignFlip, 2 of 6 clients): scores are over the honest clients; adversaries have 25.0 %'
     """
-    who = f"under attack ({' and '.join(attack['by'])}, {len(attack['clients'])} of {clients} clients)"
+    attack_of = f"under attack ({' and '.join(attack['by'])}, {len(attack['clients'])} of {clients} clients)"
     if len(attack["clients"]) == clients:
-        return f"{who}: no client is honest"
+        return f"{attack_of}: no client is honest"
     theirs = "" if mean is None else f"; adversaries have {score.text(mean)}"
-    return f"{who}: scores are over the honest clients{theirs}"
+    return f"{attack_of}: scores are over the honest clients{theirs}"
 
 
-def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:
-    """In how many rounds each client's training diverged, those with most first; others are not listed."""
+def _rounds_diverged(diverged: dict[str, np.ndarray]) -> dict[str, int]:
+    """Count the rounds in which a client's training diverged, by id, the most frequent first; leave out zeros."""
     clients, times = np.unique(diverged.get("client", np.array([], dtype=np.int32)), return_counts=True)
     order = np.argsort(-times, kind="stable")
-    return {str(clients[place]): int(times[place]) for place in order}
+    return {str(clients[index]): int(times[index]) for index in order}
 
 
-def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
-    """The clients that diverged, in one line.
+def _divergence_line(times: dict[str, int], rounds: int, most: int = 5) -> str:
+    """List the clients that diverged, in one line, at most `most` of them.
 
     Examples:
-        >>> _divergence({"3": 12, "0": 1}, rounds=30)
+        >>> _divergence_line({"3": 12, "0": 1}, rounds=30)
         'training diverged: client 3 in 12 of 30 rounds, client 0 in 1'
     """
     (first, often), *others = list(times.items())[:most]
@@ -254,11 +261,11 @@ def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
     return f"training diverged: {', '.join(words)}"
 
 
-def _not_finite(times: dict[str, int], label: str, most: int = 5) -> str:
-    """Name the clients whose losses or scores were not finite, in one line.
+def _not_finite_line(times: dict[str, int], label: str, most: int = 5) -> str:
+    """List the clients whose losses or scores were not finite, in one line, at most `most` of them.
 
     Examples:
-        >>> _not_finite({"3": 12, "0": 1}, "perplexity")
+        >>> _not_finite_line({"3": 12, "0": 1}, "perplexity")
         'the loss or perplexity on test data was not finite: client 3 in 12 evaluations, client 0 in 1'
     """
     (first, often), *others = list(times.items())[:most]
@@ -273,8 +280,8 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _last_number(values: np.ndarray | None) -> float:
-    known = values[~np.isnan(values)] if values is not None else np.array([])
-    return float(known[-1]) if len(known) else math.nan
+    numbers = values[~np.isnan(values)] if values is not None else np.array([])
+    return float(numbers[-1]) if len(numbers) else math.nan
 
 
 def _without_nan(value: Any) -> Any:

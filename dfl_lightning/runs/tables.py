@@ -1,4 +1,4 @@
-"""The formats of a run's tables: metrics.csv and npz files, to text and back with the same bits."""
+"""The formats of a run's tables, metrics.csv and npz files; a number that is written and read has the same bits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dfl_lightning.utils.storage import files
 
 
 def columns_of(score: str) -> list[str]:
-    """The columns that every metrics.csv has, in this order; monitors and policies add their own after them.
+    """Return the columns that every metrics.csv begins with, in order; those of monitors and policies follow.
 
     Args:
-        score: what the task calls its score.
+        score: the task's name for its score, such as `acc`.
     """
     return [
         *("round", "train_loss", "val_loss", f"val_{score}"),
@@ -28,23 +28,23 @@ def columns_of(score: str) -> list[str]:
 
 
 COLUMNS = columns_of("acc")
-"""Those of a run on classes."""
+"""The columns of a run whose task is classification."""
 
 
 def as_text(value: float) -> str:
-    """A number so that reading gives the same bits; an empty cell for NaN."""
+    """Format a number so that reading it gives the same bits; NaN becomes an empty cell."""
     if math.isnan(value):
         return ""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def as_csv(rows: list[dict[str, str]], columns: list[str], header: bool = True) -> str:
-    """Rows of metrics.csv as text.
+    """Format rows of metrics.csv.
 
     Args:
-        rows: text by column.
-        columns: their names, in order.
-        header: whether the text begins with the columns' names.
+        rows: the cells of each row, by column; missing ones become empty.
+        columns: names of the columns, in order.
+        header: True if the text begins with the names of the columns.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -55,14 +55,16 @@ def as_csv(rows: list[dict[str, str]], columns: list[str], header: bool = True) 
 
 
 def read_metrics(path: Path, gaps: bool = False) -> list[dict[str, str]]:
-    """The whole rows of a metrics.csv, none where there is no file; a killed run may have torn the last one.
+    """Read the complete rows of a metrics.csv; return none if the file does not exist.
+
+    A last row without a line break is left out: a killed run has not finished it.
 
     Args:
         path: the file.
-        gaps: rounds may be missing in between.
+        gaps: True if rounds may be missing between two rows.
 
     Raises:
-        UserError: a row has no place after the one before it, or cells that are no numbers.
+        UserError: the rounds of the rows are not in order, or a cell is not a number.
     """
     if not path.is_file():
         return []
@@ -72,7 +74,7 @@ def read_metrics(path: Path, gaps: bool = False) -> list[dict[str, str]]:
         reader = csv.DictReader(io.StringIO(whole, newline=""), strict=True)
         rows = list(reader)
         if whole and "round" not in (reader.fieldnames or []):
-            raise ValueError("its first line names no column 'round'")
+            raise ValueError("its first line has no column 'round'")
         for number, row in enumerate(rows):
             _check_row(row, int(rows[number - 1]["round"]) if number else None, gaps)
     except (csv.Error, ValueError) as error:
@@ -81,14 +83,14 @@ def read_metrics(path: Path, gaps: bool = False) -> list[dict[str, str]]:
 
 
 def _check_row(row: dict[str, str], former: int | None, gaps: bool) -> None:
-    """Refuse a row that a run does not write after the one of round `former`.
+    """Check that a row can follow the one of round `former`, and that its cells are numbers.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: it cannot, or a cell is not a number.
     """
     index = row["round"] or ""
     if None in row or None in row.values():
-        raise ValueError(f"the row of round '{index}' has not as many cells as there are columns")
+        raise ValueError(f"the row of round '{index}' does not have one cell for each column")
     is_number = index.isascii() and index.isdigit()
     if not is_number or (former is not None and (int(index) <= former or (int(index) > former + 1 and not gaps))):
         raise ValueError(f"there is a row of round '{index}'" + ("" if former is None else f" after round {former}"))
@@ -99,50 +101,37 @@ def _check_row(row: dict[str, str], former: int | None, gaps: bool) -> None:
             raise ValueError(f"round {index} has '{cell}' for {column}") from error
 
 
-_FORMER = {"speaker": "substitute", "stand_in": "substitute"}  # columns of older run folders, by their present names
-_FORMER_FILES = {"substitutes.npz": "stand_ins.npz"}
-
-
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an npz file, none where there is no file; runs no code of it."""
-    if not path.is_file():
-        path = path.with_name(_FORMER_FILES.get(path.name, path.name))
+    """Read the arrays of an npz file, without running code of it; return none if the file does not exist."""
     if not path.is_file():
         return {}
     try:
-        return {_FORMER.get(name, name): array for name, array in files.read_npz(path).items()}
+        return files.read_npz(path)
     except ValueError as error:
         raise damaged(path, reason(error)) from error
 
 
 def damaged(path: Path, why: str) -> UserError:
-    """The error for a file of a run that cannot be used.
-
-    Args:
-        path: of the file.
-        why: the reason, in a few words.
-    """
-    return UserError(f"{path}: damaged ({why}); restore it, or move it away: reports and --fork do without it")
+    """Return the error about a damaged file of a run; `why` is the reason in a few words."""
+    return UserError(f"{path}: damaged ({why}); restore it, or move it away: reports and --fork work without it")
 
 
 def read_rounds(path: Path, key: str) -> dict[int, dict[str, np.ndarray]]:
-    """The rows of each round in an npz file of a run, by round, none where there is no file.
-
-    The array of the rounds itself stays where it names an edge's round.
+    """Read an npz file of a run and split its arrays by round; return no rounds if the file does not exist.
 
     Args:
         path: the file.
-        key: the array of the rounds.
+        key: name of the array that has the round of each row. It is removed from the arrays unless it is `round`.
 
     Raises:
-        UserError: it is damaged, or its arrays do not belong together.
+        UserError: the file is damaged, or its arrays do not have the same number of rows.
     """
     arrays = read_npz(path)
     if not arrays:
         return {}
     rounds = arrays.get(key)
-    belong = rounds is not None and rounds.ndim == 1 and {a.shape[:1] for a in arrays.values()} == {rounds.shape}
-    if rounds is None or not belong or rounds.dtype.kind not in "iu":
+    same_length = rounds is not None and rounds.ndim == 1 and {a.shape[:1] for a in arrays.values()} == {rounds.shape}
+    if rounds is None or not same_length or rounds.dtype.kind not in "iu":
         raise damaged(path, f"its arrays do not have a row for each entry of '{key}'")
     kept = [name for name in arrays if name != key or key == "round"]
     return {int(r): {name: arrays[name][rounds == r] for name in kept} for r in np.unique(rounds)}

@@ -1,4 +1,4 @@
-"""Bytes sent between the processes of a run, to compare with the cost of its clients."""
+"""The bytes that the processes of a run exchange, to be compared with the costs of the simulated clients."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ COLUMNS = ("round", "bytes_received", "bytes_moved")
 
 
 class ProcessTraffic(RoundCallback):
-    """Writes `processes.csv` where a run has several processes, a row a round.
+    """Callback that writes `processes.csv` if a run has several processes, a row for each round.
 
-    `bytes_received` is what all simulated clients together received, `bytes_moved` what all processes did. Models that
-    are tried on others' data stay where they are, and several clients of a process need one copy: the second is
-    smaller where clients evaluate many models, and larger where vectors are compared as a whole.
+    `bytes_received` is what all simulated clients together received, `bytes_moved` what all processes received. The
+    second is smaller if clients evaluate many models: a model is evaluated in its own process, and several clients of a
+    process share one copy. It is larger if whole vectors are compared.
     """
 
     def __init__(self) -> None:
         self._rows: list[dict[str, str]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go on after the boundary."""
+        """Read the rows of the rounds that a resumed run keeps."""
         if pl_module.bank.ranks.count == 1 or not trainer.is_global_zero or trainer.run_folder is None:
             return
-        rows = read_metrics(self._file(trainer), gaps=True)  # of other numbers of processes
+        rows = read_metrics(self._file(trainer), gaps=True)  # rounds with a single process have no row
         self._rows = [row for row in rows if int(row["round"]) < pl_module.bank.boundary.round]
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """Ask all processes, write in the first."""
+        """Sum the bytes of all processes, and write the round's row in the first."""
         ranks = module.bank.ranks
         if ranks.count == 1:
             return

@@ -1,4 +1,4 @@
-"""The commands that made a run, as they were typed, in its folder."""
+"""The commands that made a run, as they were typed, in a file of its folder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dfl_lightning.utils.errors import reason
 from dfl_lightning.utils.storage.files import write_atomically
 
 COMMANDS = "commands.csv"
-"""The file: `round`, how many rounds were complete when the command was typed, and `command`."""
+"""The file with the columns `round`, the number of complete rounds when the command was typed, and `command`."""
 
 _COLUMNS = ("round", "command")
 
 
 def read_commands(path: Path, done: int | None = None) -> list[dict[str, str]]:
-    """The rows of the file, none where there is no file.
+    """Read the rows of the file; return none if it does not exist.
 
     Args:
-        path: the file.
-        done: only commands that were typed when fewer rounds than these were complete, and the first one.
+        path: the CSV file.
+        done: leave out commands, except the first, that were typed when this many rounds or more were complete.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     if not path.is_file():
         return []
@@ -34,16 +34,11 @@ def read_commands(path: Path, done: int | None = None) -> list[dict[str, str]]:
             raise ValueError(f"its columns are not {' and '.join(_COLUMNS)}")
     except (csv.Error, ValueError) as error:
         raise damaged(path, reason(error)) from error
-    return rows if done is None else [row for at, row in enumerate(rows) if not at or int(row["round"]) < done]
+    return rows if done is None else [row for index, row in enumerate(rows) if not index or int(row["round"]) < done]
 
 
 def write_commands(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write all rows, atomically.
-
-    Args:
-        path: of the CSV file.
-        rows: text by column.
-    """
+    """Write all rows, each a text by column, to the CSV file, atomically."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -14,7 +14,6 @@ from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.runs import by_round
 from dfl_lightning.runs.by_round import Comparisons
 from dfl_lightning.runs.reading import read_run
-from dfl_lightning.runs.tables import read_npz
 
 
 class Witness(RoundCallback):
@@ -189,15 +188,3 @@ def test_commands_are_kept_as_they_were_typed(tmp_path, monkeypatch):
     assert command("fit", ["--ckpt_path", str(folder), "--fork", "--trainer.max_rounds", "3"]) == 0
     fork = max((tmp_path / "runs" / "gossip").iterdir())
     assert [line.count("--fork") for line in read_run(fork).commands] == [1]
-
-
-def test_substitutes_of_an_older_run_folder_have_the_present_names(tmp_path):
-    columns = {
-        name: np.array([value]) for name, value in (("round", 4), ("receiver", 0), ("client", 1), ("speaker", 2))
-    }
-    np.savez(tmp_path / "substitutes.npz", **columns)
-    assert list(read_npz(tmp_path / "substitutes.npz")) == ["round", "receiver", "client", "substitute"]
-    columns["stand_in"] = columns.pop("speaker")
-    (tmp_path / "substitutes.npz").unlink()
-    np.savez(tmp_path / "stand_ins.npz", **columns)
-    assert list(read_npz(tmp_path / "substitutes.npz")) == ["round", "receiver", "client", "substitute"]

@@ -503,7 +503,9 @@ def test_run_locks_its_folder_until_it_ends(small_run, tmp_path, hook):
 def test_folder_without_locks_gives_a_note(small_run, monkeypatch, capsys):
     monkeypatch.setattr("dfl_lightning.utils.storage.locks.fcntl", None)
     run = small_run(1, enable_progress_bar=True).fit()
-    note = f"note: {run.folder} cannot be locked (this system has none): do not go on with this run twice at once"
+    note = (
+        f"note: {run.folder} cannot be locked (this system has none): do not continue this run in two processes at once"
+    )
     assert note in capsys.readouterr().out.splitlines()
 
 

@@ -116,7 +116,7 @@ def notes_on(network, shape, dtype=torch.uint8, **options):
 def test_ambiguous_uint8_data_are_mentioned():
     (row,) = notes_on(Pixels(), (12,))
     assert row.startswith(
-        "uint8 data of shape [12] are no images, and used as the numbers 0 to 255; if they are pixels"
+        "uint8 data of shape [12] are not images and are used as the numbers 0 to 255; if they are pixels"
     )
     (table,) = notes_on(Tokens(), (3, 4))
     assert table == (
