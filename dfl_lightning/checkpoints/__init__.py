@@ -1,1 +1,1 @@
-"""Checkpoints: files, files in pieces, what they must agree with, and models taken out of them."""
+"""Checkpoints: files and folders, the checks before a resume, the history of a run, and models as state dicts."""

@@ -1,4 +1,4 @@
-"""What a checkpoint must agree with to be continued: network, clients, seed, policies, configuration."""
+"""The facts in which a run and its checkpoint must agree: network, clients, seed, data, policies and config."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dfl_lightning.utils.errors import UserError
 
 
 def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
-    """The facts of a run that a checkpoint must agree with to be continued.
+    """Return the facts of a run that are saved in its checkpoints and compared by a resume.
 
     Args:
-        trainer: of the run, with its policies and config.
-        module: set up, with its federation and bank.
+        trainer: the trainer, with policies and config.
+        module: the module after its setup, with federation and bank.
     """
     policies = {c.state_key: _plain(c) for c in trainer.policies()}
     return {
@@ -44,32 +44,32 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
 
 
 def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, Any] | None) -> dict[str, Any]:
-    """Refuse a checkpoint that is not of this run, naming what differs.
+    """Check that a checkpoint fits this run.
 
     Args:
-        trainer: of the run that resumes.
-        module: set up, with its federation and bank.
-        saved: the checkpoint's fingerprint; None: it has none.
+        trainer: the trainer of the run that resumes, forks or evaluates the checkpoint.
+        module: the module after its setup, with federation and bank.
+        saved: the fingerprint in the checkpoint; None if it has none.
 
     Returns:
         The checkpoint's fingerprint.
 
     Raises:
-        UserError: not a checkpoint of this library, or another network, number of clients, topology, seed, data or
-            configuration; `--fork` allows some of these to differ, and the sentence says which.
+        UserError: the checkpoint is not of this library, or differs in network, number of clients, topology, seed, data
+            or configuration. A fork may differ in some of these; the message says so.
     """
     where = trainer.resumed_from or trainer.ckpt_path or "the checkpoint"
     if not saved or saved.get("format") != FORMAT:
         raise UserError(f"{where}: not a checkpoint of dfl_lightning")
     here = fingerprint(trainer, module)
-    saved = {**saved, "config": _comparable(saved["config"])}  # an earlier version has kept more of it
-    must = ["network", "clients", "nodes", "rows", "row sets"]
+    saved = {**saved, "config": _comparable(saved["config"])}  # an earlier version saved more keys
+    required = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
         begun = saved["rounds"]
         module.federation.horizon.continue_from(begun["number"], begun["readers"], str(where))
-        must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
-        must += ["topology"]  # last: where the configs already differ, theirs is the plainer sentence
-    for key in must:
+        required += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
+        required += ["topology"]  # last, since a difference of configs gives a plainer message
+    for key in required:
         if saved.get(key) != here[key]:
             name, theirs, ours = _first_difference(key, saved.get(key), here[key])
             may_fork = key in ("seed", "data", "policies", "config", "topology")
@@ -85,12 +85,12 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
             f"{where}: the {other} of this run are not those of the checkpoint; restore the data, or --fork starts a "
             "new run from it"
         )
-    _tell_of_other_code(trainer, where, saved.get(CODE) or {}, hashes_of(module.sources))
+    _report_other_code(trainer, where, saved.get(CODE) or {}, hashes_of(module.sources))
     return saved
 
 
 def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Say of an evaluation that clients have other samples than in the run: its scores may be of training data."""
+    """Warn if clients have other samples in an evaluation than in the run, so that it may test on training data."""
     for key in ("seed", "data"):
         if saved.get(key) != here[key]:
             warnings.warn(
@@ -109,17 +109,17 @@ def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str
         )
 
 
-def _tell_of_other_code(trainer: RunTrainer, where: str | Path, before: dict[str, str], now: dict[str, str]) -> None:
-    """Say that the user's own code is not the checkpoint's: in the banner of a fit, else as a warning.
+def _report_other_code(trainer: RunTrainer, where: str | Path, before: dict[str, str], now: dict[str, str]) -> None:
+    """Report that the user's own code differs from the checkpoint's: in the banner of a fit, else as a warning.
 
-    A resume is not refused for it. Most edits between a stop and a resume mend what stopped the run, and change none
-    of its numbers; the history of the run notes the change, so that the run is not taken for one of the present code.
+    A resume is not refused, since most edits between a stop and a resume repair what stopped the run, and change none
+    of its numbers. The history of the run records the change.
     """
     sentence = about_changes(str(where), before, now)
     if not sentence:
         return
     run = run_of(where)
-    kept = "" if run is None or not (run / CODE).is_dir() else f"; the run's own is in {run / CODE}"
+    kept = "" if run is None or not (run / CODE).is_dir() else f"; that of the run is in {run / CODE}"
     if trainer.state.fn != "fit":
         warnings.warn(f"{sentence}{kept}", UserWarning, stacklevel=2)
     elif trainer.fork:
@@ -129,14 +129,14 @@ def _tell_of_other_code(trainer: RunTrainer, where: str | Path, before: dict[str
 
 
 def check_rounds(trainer: RunTrainer, rounds: int) -> None:
-    """Refuse a checkpoint with more rounds than this run asks for.
+    """Raise if a checkpoint has more complete rounds than this run asks for.
 
     Args:
-        trainer: of the run that resumes.
-        rounds: complete rounds in the checkpoint.
+        trainer: the trainer of the run that resumes.
+        rounds: number of complete rounds in the checkpoint.
 
     Raises:
-        UserError: names the least number of rounds that the run may ask for.
+        UserError: it has more; the message names the smallest number that the run may ask for.
     """
     most = trainer.max_epochs
     if trainer.state.fn != "fit" or most is None or not 0 <= most < rounds:
@@ -144,21 +144,21 @@ def check_rounds(trainer: RunTrainer, rounds: int) -> None:
     here = "trainer.fast_dev_run does 1" if trainer.fast_dev_run else f"trainer.max_rounds is {most}"  # type: ignore[attr-defined]
     raise UserError(
         f"{trainer.resumed_from}: the run has {rounds} rounds already, and {here}; "
-        f"give {rounds} or more, or go on from an earlier checkpoint"
+        f"give {rounds} or more, or continue from an earlier checkpoint"
     )
 
 
 def _plain(policy: Policy) -> dict[str, Any]:
-    """A policy's settings: its simple attributes that are not state."""
+    """Return the settings of a policy: its attributes of simple types that are not state."""
     state = set(policy.state_dict())
     simple = (int, float, str, bool, type(None))
     return {k: v for k, v in vars(policy).items() if k not in state and isinstance(v, simple)}
 
 
 def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
-    """The part of a configuration, except the trainer's, that decides what is computed.
+    """Return the keys of a config that decide what is computed, without those of the trainer.
 
-    A key of a family that did not exist yet means the same as null.
+    Keys whose value is null are left out: they are equal to keys that an older config does not have.
     """
     if config is None:
         return {}
@@ -166,7 +166,7 @@ def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
-    """The innermost key at which two nested dicts differ."""
+    """Return the name of the first innermost key at which two nested dicts differ, and both values."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in [*theirs, *(k for k in ours if k not in theirs)]:
             if theirs.get(key) != ours.get(key):

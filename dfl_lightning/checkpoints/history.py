@@ -1,7 +1,7 @@
-"""Where a run comes from: the checkpoint that it was forked from, and the settings that a resume has changed.
+"""The history of a run: the checkpoint from which it was forked, and the settings that a resume has changed.
 
-The config of such a run does not repeat it from round 0. So both are kept in its checkpoints, and are written into its
-`config.yaml` and `summary.json`.
+The config of such a run does not repeat it from round 0. So the history is kept in its checkpoints, and written into
+its `config.yaml` and `summary.json`.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""
 
 UNKNOWN_SETTINGS, NOT_MAKEABLE = "unknown", "not_makeable"
-"""Keys of the config of a run from Python: objects whose arguments are not known, and known ones that no text makes."""
+"""Keys of a config that Python code has made: objects with unknown arguments, and objects that a config cannot make."""
 
-_WHAT_IS_SEEN = ("monitors", CLASS_FOLDERS, FORKED, CHANGED, CODE)
-"""Keys of a config that change no number of a round, or that are notes about a run."""
+_NOT_DECIDING = ("monitors", CLASS_FOLDERS, FORKED, CHANGED, CODE)
+"""Keys of a config that do not change the numbers of a round, or that are notes about a run."""
 
-_HOW_IT_RUNS = {
+_EXECUTION_OPTIONS = {
     *("max_rounds", "max_epochs", "max_time", "fast_dev_run", "accelerator", "devices", "num_nodes", "strategy"),
     *("process_timeout", "default_root_dir", "checkpoint_every", "checkpoints", "keep_comparisons", "logger"),
     *("log_every_n_steps", "profiler", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
     *("cohorts", "cuda_graphs", "deterministic", "benchmark", "detect_anomaly", "inference_mode", "barebones"),
     *("num_sanity_val_steps", "enable_autolog_hparams", "model_registry"),
 }
-"""Options of the trainer that change no number of a round, but for rounding on another accelerator, or where clients
-are trained in other groups.
+"""Options of the trainer that do not change the numbers of a round, except for rounding: sums may differ in their last
+bits on another accelerator, or if clients are trained in other cohorts.
 """
 
 _WITHOUT_CONFIG = ("seed", "data", "topology", "policies")
-"""What a checkpoint says about the settings of a run that no command started."""
+"""Entries of a checkpoint with the settings of a run that has no config, since Python code started it."""
 
 
 def resumed_history(
     former: dict[str, Any], here: dict[str, Any], checkpoint: str | os.PathLike[str], round: int, fork: bool
 ) -> dict[str, Any]:
-    """The history of a run that continues from a checkpoint.
+    """Return the history of a run that continues from a checkpoint.
 
     Args:
-        former: what the checkpoint says about its run.
-        here: what a checkpoint of this run would say.
-        checkpoint: its path, as the user wrote it.
-        round: complete rounds in it.
-        fork: whether this is a new run.
+        former: the entry about the run in the checkpoint.
+        here: the same entry of a checkpoint of this run.
+        checkpoint: path of the checkpoint, as the user wrote it.
+        round: number of complete rounds in the checkpoint.
+        fork: True if this is a new run.
     """
     changed = changes(former, here)
     if fork:
@@ -65,26 +65,28 @@ def resumed_history(
 
 
 def config_text(config: dict[str, Any]) -> str:
-    """A configuration as YAML."""
+    """Format a config as YAML."""
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
 def deciding(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that decides the numbers of a round: without how long, where and on what it runs.
+    """Return the part of a config that decides the numbers of a round.
+
+    Options about the length of a run, its files and its devices are left out.
 
     Args:
-        config: resolved.
+        config: the resolved config.
 
     Examples:
         >>> deciding({"trainer": {"max_rounds": 5, "precision": "16-mixed"}, "monitors": ["Fairness"]})
         {'trainer': {'precision': '16-mixed'}}
     """
-    trainer = {key: value for key, value in (config.get("trainer") or {}).items() if key not in _HOW_IT_RUNS}
-    return {**{key: value for key, value in config.items() if key not in _WHAT_IS_SEEN}, "trainer": trainer}
+    trainer = {key: value for key, value in (config.get("trainer") or {}).items() if key not in _EXECUTION_OPTIONS}
+    return {**{key: value for key, value in config.items() if key not in _NOT_DECIDING}, "trainer": trainer}
 
 
 def settings_text(config: dict[str, Any] | None) -> str:
-    """What a checkpoint keeps of a configuration: all that decides the numbers; empty where there is none.
+    """Format the deciding part of a config for a checkpoint; empty without a config.
 
     It is YAML, because a value may be of a type that a checkpoint cannot hold.
     """
@@ -94,14 +96,14 @@ def settings_text(config: dict[str, Any] | None) -> str:
 
 
 def check_history(path: str, content: dict[str, Any]) -> None:
-    """Refuse a config whose history is not in the form that runs write.
+    """Check that the history in a config has the form that runs write.
 
     Args:
-        path: of the config, for the message.
-        content: of the config.
+        path: path of the config, for the message.
+        content: content of the config.
 
     Raises:
-        UserError: names the file and the key.
+        UserError: it has another form; the message names the file and the key.
     """
     parent, steps = content.get(FORKED, {"round": 0}), content.get(CHANGED, [])
     for key, entries in ((FORKED, [parent]), (CHANGED, steps if isinstance(steps, list) else [None])):
@@ -114,58 +116,60 @@ def check_history(path: str, content: dict[str, Any]) -> None:
 
 
 def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]]:
-    """The settings that differ, by the names of their options, as `[former, present]`; null where one has no value.
+    """Return the settings that differ between two runs, by option, as `[former, present]`; None for a missing value.
 
     Args:
-        former: about the earlier run: `settings` (YAML), `topology` (its identity) and `code` (hashes of sources).
-        here: about this one.
+        former: entries of the earlier run: `settings` (YAML), `topology` (its identity) and `code` (hashes of sources).
+        here: the same entries of this run.
 
     Examples:
         >>> changes({"settings": "model: {local_epochs: 5}"}, {"settings": "model: {local_epochs: 1}"})
         {'model.local_epochs': [5, 1]}
     """
-    known = former.get("settings") and here.get("settings")
-    theirs, ours = (dict(_leaves(_settings(about, bool(known)))) for about in (former, here))
-    found = {k: _plain([theirs.get(k), ours.get(k)]) for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)}
+    have_configs = bool(former.get("settings") and here.get("settings"))
+    theirs, ours = (dict(_leaves(_settings(about, have_configs))) for about in (former, here))
+    changed = {k: _plain([theirs.get(k), ours.get(k)]) for k in {**theirs, **ours} if theirs.get(k) != ours.get(k)}
     before, now = (about.get(CODE) or {} for about in (former, here))
-    found |= {f"{CODE}.{name}": [before.get(name), now.get(name)] for name in differing(before, now)}
-    same_name = not any(name.split(".")[0] == "topology" for name in found)
-    if known and same_name and former.get("topology") != here.get("topology"):
-        found["topology"] = _plain(
-            [former.get("topology"), here.get("topology")]
-        )  # the file of that name is another one now
-    return found
+    changed |= {f"{CODE}.{name}": [before.get(name), now.get(name)] for name in differing(before, now)}
+    same_name = not any(name.split(".")[0] == "topology" for name in changed)
+    if have_configs and same_name and former.get("topology") != here.get("topology"):
+        # the name in the config is the same, but the content of its file has changed
+        changed["topology"] = _plain([former.get("topology"), here.get("topology")])
+    return changed
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
-    """Changed settings for people.
+    """Describe changed settings in a phrase.
+
+    Args:
+        changed: `[former, present]` by option, as `changes` returns them.
 
     Examples:
         >>> in_words({"model.local_epochs": [5, 1]})
         'model.local_epochs from 5 to 1'
     """
     shown = {name: ["null" if value is None else value for value in pair] for name, pair in changed.items()}
-    own = [name.removeprefix(f"{CODE}.") for name in shown if name.startswith(f"{CODE}.")]
-    said = [
+    modules = [name.removeprefix(f"{CODE}.") for name in shown if name.startswith(f"{CODE}.")]
+    settings = [
         f"{name} from {before} to {after}" for name, (before, after) in shown.items() if not name.startswith(f"{CODE}.")
     ]
-    return ", ".join([*said, *([f"the source of {enumerated(own)}"] if own else [])])
+    return ", ".join([*settings, *([f"the source of {enumerated(modules)}"] if modules else [])])
 
 
-def _settings(about: dict[str, Any], known: bool) -> dict[str, Any]:
-    """The part of a run's settings that decides its numbers."""
-    if not known:
+def _settings(about: dict[str, Any], has_config: bool) -> dict[str, Any]:
+    """Return the settings that decide the numbers of a run, from its config or else from the entries about it."""
+    if not has_config:
         return {key: about.get(key) for key in _WITHOUT_CONFIG}
-    return deciding(yaml.safe_load(about["settings"]))  # again, for those that an earlier version has kept
+    return deciding(yaml.safe_load(about["settings"]))  # filtered again, since an earlier version saved more keys
 
 
 def _plain(value: Any) -> Any:
-    """The same of the types that JSON has; any other as its text."""
+    """Convert a value to types that JSON has; any other becomes a text."""
     return json.loads(json.dumps(value, default=str))
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested mapping with the names of their options; lists are values."""
+    """Yield the values of a nested mapping, each with the dotted name of its option; lists are values."""
     if not isinstance(value, dict) or not value:
         yield name, value
         return

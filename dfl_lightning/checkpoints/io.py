@@ -1,6 +1,6 @@
-"""Checkpoints: a round boundary each, written so that a killed run never loses the one before, and read with care.
+"""Checkpoints of round boundaries: the writer, which a killed run cannot leave without a whole one, and the reader.
 
-Everything that is taken from a checkpoint has been compared with the checksum that was written with it.
+Everything that is read from a checkpoint is compared with the checksum that was written with it.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ ABOUT = {
     **{"row sets": list, "reported": str, "of_server": bool, "policies": dict, "config": dict},
     **{"checksums": dict, "rounds": dict},
 }
-"""What a checkpoint says about its run, and the types of that."""
+"""Entries of a checkpoint about its run, and their types."""
 
 FORMAT = 4
-"""Of what `dfl_lightning` adds to a checkpoint; another number is refused.
+"""Format of the entries that `dfl_lightning` adds to a checkpoint; checkpoints with another number are refused.
 
-Since 3, policies keep lists of links; since 4, a checkpoint has checksums of the data and the readers of the number of
-rounds.
+Since 3, policies keep lists of links. Since 4, a checkpoint has checksums of the data, and the names of the parts that
+read the planned number of rounds.
 """
 
 SMALL = 2**20
-"""Bytes of a part of a file that is compared with its checksum even where the rows, the largest parts, are not read."""
+"""The largest part of a file, in bytes, that is compared with its checksum even if the rows are not read."""
 
 
 class AtomicCheckpointIO(RowsCheckpointIO, TorchCheckpointIO):
-    """Writes under a temporary name, syncs, renames; keeps the predecessor of `last.ckpt` as `previous.ckpt`.
+    """Reader and writer of checkpoints in one file, which is never incomplete under its final name.
 
-    Reads with `weights_only=True`: a file cannot run code.
+    It is written under a temporary name, synced to the disk and renamed; the former `last.ckpt` becomes
+    `previous.ckpt`. It is read with `weights_only=True`, so that a file cannot run code.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Serialise in memory, then write."""
+        """Write a checkpoint, after all of it is serialised in memory."""
         buffer = io.BytesIO()
         with written_with_checksums():
             torch.save(checkpoint, buffer)
@@ -68,25 +69,27 @@ class AtomicCheckpointIO(RowsCheckpointIO, TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
     ) -> Any:
-        """See `read_checkpoint`."""
+        """Read a checkpoint by `read_checkpoint`, which always uses `weights_only=True`."""
         return read_checkpoint(path, map_location)
 
     def read(
         self, path: Any, map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
     ) -> dict[str, Any]:
-        """See `read_checkpoint`."""
+        """Read a checkpoint by `read_checkpoint`, with the choice of what is verified."""
         return read_checkpoint(path, map_location, mmap, verify)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Of any kind."""
+        """Remove a checkpoint, a file or a folder."""
         _remove(Path(path))
 
 
 class ShardedCheckpointIO(AtomicCheckpointIO):
-    """Writes a folder instead of a file, every process its own clients' rows; as whole, or not at all.
+    """Reader and writer of checkpoints as folders, into which each process writes the rows of its clients.
+
+    The folder gets its final name when all processes have finished.
 
     Args:
-        bank: of the run.
+        bank: called for the run's bank, which does not exist yet when this object is made.
     """
 
     in_pieces = True
@@ -98,7 +101,7 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Called by all processes."""
+        """Write a checkpoint as a folder; all processes call this at the same time."""
         bank, target = self._bank(), Path(path)
         ranks = bank.ranks
         temporary = target.with_name(f".{target.name}.tmp")
@@ -112,7 +115,7 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
             write_shards(temporary, checkpoint, cohorts, ranks)
         except BaseException:
             if ranks.rank == 0:
-                shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint, on a disk that may be full
+                shutil.rmtree(temporary, ignore_errors=True)  # to free the space, since the disk may be full
             raise
         with ranks.together():
             if ranks.rank == 0:
@@ -124,7 +127,7 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -132,9 +135,9 @@ def _remove(path: Path) -> None:
 
 
 def _keep(file: Path, name: Path) -> None:
-    """Give a file a second name, replacing what had it; a copy where the file system has no hard links.
+    """Give a file a second name, by a hard link or, if the file system has none, a copy.
 
-    A folder cannot have two names, and is renamed.
+    A folder cannot have two names, so it is renamed. An earlier file or folder of that name is replaced.
     """
     if name.is_dir():
         shutil.rmtree(name)
@@ -151,23 +154,24 @@ def _keep(file: Path, name: Path) -> None:
             shutil.copyfile(file, temporary)
         os.replace(temporary, name)
     finally:
-        temporary.unlink(missing_ok=True)  # a copy that did not fit; or both were names of one file: nothing is renamed
+        temporary.unlink(missing_ok=True)  # it still exists if the copy failed, or if both names are links to one file
     sync_folder(name.parent)
 
 
 def read_checkpoint(
     path: str | os.PathLike[str], map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
 ) -> dict[str, Any]:
-    """A checkpoint's content; runs no code of the file.
+    """Read the content of a checkpoint, without running code of the file.
 
     Args:
-        path: the file.
-        map_location: of `torch.load`.
-        mmap: read rows only when they are used.
-        verify: compare the rows with their checksums; a folder's are always compared when they are used.
+        path: the checkpoint, a file or a folder.
+        map_location: see `torch.load`.
+        mmap: True if rows are read only when they are used.
+        verify: compare the rows with their checksums; those of a folder are always compared, when they are used.
 
     Raises:
-        UserError: no such file, or a damaged or foreign one; its predecessor is named where it is whole.
+        UserError: the checkpoint does not exist, is damaged, or is not of this library or its format. The message also
+            names the checkpoint before it, and tells if that is whole.
     """
     file = Path(path)
     if not is_checkpoint(file):
@@ -179,7 +183,7 @@ def read_checkpoint(
         else:
             check_archive(file, largest=None if verify else SMALL)
             content = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
-    except Exception as error:  # what a torn or malicious file can raise is not documented
+    except Exception as error:  # it is not documented which errors a torn or malicious file can raise
         raise _not_whole(file, error) from None
     ours = content.get("dfl_lightning") if isinstance(content, dict) else None
     number = ours.get("format") if isinstance(ours, dict) else None
@@ -197,7 +201,7 @@ def read_checkpoint(
 
 
 def look_at_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a checkpoint says about its run; its rows are neither read nor verified before they are used.
+    """Read a checkpoint without its rows, which are read when they are used, and not verified.
 
     Raises:
         UserError: see `read_checkpoint`.
@@ -206,12 +210,13 @@ def look_at_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _not_whole(file: Path, error: Exception) -> DamagedCheckpoint:
-    """The sentence about a damaged checkpoint."""
+    """Return the error about a checkpoint that cannot be read because of `error`."""
     why = str(error) if isinstance(error, Damaged) else type(error).__name__
     return _unusable(file, f"{file}: not a whole checkpoint ({why})")
 
 
 def _unusable(file: Path, sentence: str) -> DamagedCheckpoint:
+    """Return the error about an unusable checkpoint; the sentence is completed with the checkpoint before it."""
     previous, is_whole = _predecessor(file)
     hint = "" if previous is None else f"; the one before it is {previous}"
     if previous is not None and not is_whole:
@@ -220,7 +225,7 @@ def _unusable(file: Path, sentence: str) -> DamagedCheckpoint:
 
 
 def _predecessor(file: Path) -> tuple[Path | None, bool]:
-    """The checkpoint before this one, if there is one, and whether it is whole: it is read to be sure."""
+    """Return the checkpoint before `last.ckpt`, None without one, and True if it is whole, which reading it shows."""
     previous = file.with_name(PREVIOUS)
     if file.name != LAST or not is_checkpoint(previous):
         return None, False
@@ -235,7 +240,7 @@ def _predecessor(file: Path) -> tuple[Path | None, bool]:
 
 
 def _missing(content: dict[str, Any]) -> str:
-    """What a checkpoint of ours must have and this one has not, in words; empty if nothing."""
+    """Name the first entry that a checkpoint of this library must have and `content` lacks; empty if it is complete."""
     ours, state = content["dfl_lightning"], content.get("state_dict")
     if not isinstance(state, dict) or not isinstance(content.get("callbacks"), dict):
         return "state_dict or callbacks"
@@ -253,49 +258,51 @@ def _missing(content: dict[str, Any]) -> str:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether there is something of that name that can be one: a file, or a folder of pieces."""
+    """Return True if the path can be a checkpoint: a file, or a folder with the description of pieces."""
     return path.is_file() or (path / META).is_file()
 
 
 def checkpoint_of(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint that a path means: the last one of a run folder, else the path itself."""
+    """Return the path of the last checkpoint if `path` is a run folder, else `path` itself."""
     run = Path(path)
     is_run = run.is_dir() and not is_checkpoint(run) and ((run / FOLDER).is_dir() or (run / "metrics.csv").is_file())
     return run / FOLDER / LAST if is_run else run
 
 
 def run_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
-    """The run folder of a checkpoint, as the user wrote it if that is the same; None: it is in no run folder."""
+    """Return the run folder of a checkpoint, as the user wrote it if possible; None if it is not in a run folder."""
     if checkpoint is None or not is_checkpoint(Path(checkpoint)):
         return None
-    home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
-    if not any((home / name).is_file() for name in ("metrics.csv", "split.npz")):  # one of them may be moved away
+    resolved, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
+    if not any(
+        (resolved / name).is_file() for name in ("metrics.csv", "split.npz")
+    ):  # since the user may have moved one of them away
         return None
-    return written if written.resolve() == home else home
+    return written if written.resolve() == resolved else resolved
 
 
 def rounds_in(path: Path) -> int:
-    """Rounds completed in a checkpoint file."""
+    """Return the number of complete rounds in a checkpoint."""
     return int(look_at_checkpoint(path)["state_dict"]["bank.progress"][0])
 
 
 class RoundCheckpoint(Checkpoint, RoundCallback):
-    """Saves `checkpoints/last.ckpt` every `trainer.checkpoint_every` rounds, at the end, and when the run is ended."""
+    """Callback that saves `checkpoints/last.ckpt` every `trainer.checkpoint_every` rounds and when the run ends."""
 
     def __init__(self) -> None:
         self._saved: tuple[Path, int, bool] | None = None
 
     @property
     def saved(self) -> str:
-        """What of the run is saved, and how to go on from there, in words."""
+        """The number of saved rounds and the command that continues from there, as a phrase for messages."""
         if self._saved is None:
             return "nothing of the run is saved"
         file, rounds, _ = self._saved
         done = f"{rounds} complete round{'s are' if rounds > 1 else ' is'} saved"
-        return f"{done}; go on with dfl-fit --ckpt_path {shlex.quote(str(file.parent.parent))}"
+        return f"{done}; continue with dfl-fit --ckpt_path {shlex.quote(str(file.parent.parent))}"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The checkpoint that a run resumes is saved already; saving it again would replace its predecessor."""
+        """Note that the checkpoint that a run resumes is saved: saving it again would overwrite `previous.ckpt`."""
         if trainer.resumed_from is None or trainer.run.path is None:
             return
         file = trainer.run.path / FOLDER / LAST
@@ -304,7 +311,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
             self._saved = (file, boundary.round, boundary.closed)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """Save where it is due."""
+        """Save the boundary if the number of rounds is a multiple of `trainer.checkpoint_every`."""
         if module.bank.boundary.round % trainer.checkpoint_every == 0:
             self._save(trainer, module)
 
@@ -313,13 +320,15 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
         self._save(trainer, pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Save the last boundary, whatever went wrong after it."""
+        """Save the last boundary, if its models are unchanged and all processes can save."""
         bank = getattr(pl_module, "bank", None)
         if trainer.state.fn != "fit" or bank is None or not trainer.run.is_open:
             return
         if bank.written_in_place() is not None:
-            return  # these are no longer the models of a complete round; what was saved before is
-        if bank.ranks.count == 1 or bank.ranks.stopped_together:  # else the others are elsewhere, or nowhere
+            return  # since its models were changed in place; the checkpoint before is still valid
+        if (
+            bank.ranks.count == 1 or bank.ranks.stopped_together
+        ):  # else some processes may have ended, and saving needs all
             self._save(trainer, pl_module)
 
     def _save(self, trainer: RunTrainer, module: RunModule) -> None:

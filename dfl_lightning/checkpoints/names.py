@@ -1,6 +1,6 @@
-"""Where a run folder has its checkpoints; here, since what only looks at folders need not import torch."""
+"""The names of checkpoints in a run folder, in a module that can be imported without torch."""
 
 FOLDER = "checkpoints"
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
-"""The one before the last, in case that is damaged."""
+"""The checkpoint before the last one, in case that is damaged."""

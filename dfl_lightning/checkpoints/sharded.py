@@ -1,8 +1,9 @@
-"""Checkpoints in pieces: a folder to which every process writes the rows of its own cohorts.
+"""Checkpoints in pieces: folders into which each process writes the rows of its own cohorts.
 
-`meta.pt` holds what a checkpoint in one file does, without rows; the rows are tensors of torch.distributed.checkpoint,
-one for each row set and cohort, so that any number of processes can read those that it needs. `meta.pt` also has a
-checksum of each of these tensors, from the process that wrote it; the process that reads it compares.
+`meta.pt` has the content of a checkpoint in one file, without rows. The rows are tensors of
+torch.distributed.checkpoint, one for each row set and cohort, so that any number of processes can read those that they
+need. `meta.pt` also has a checksum of each tensor, computed by the process that writes it, and compared by the process
+that reads it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ KNOWN = {
     ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
     ("torch.serialization", "_get_layout"),
 }
-"""All that torch's description of the pieces is made of; it is a pickle, and could name anything else."""
+"""The classes in torch's description of the pieces: it is a pickle, which could name any other class or function."""
 
 
-class _Known(pickle.Unpickler):
+class _KnownOnly(pickle.Unpickler):
+    """Unpickler that refuses all classes and functions but those in `KNOWN`."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
             raise pickle.UnpicklingError(f"names {module}.{name}")
@@ -62,12 +65,12 @@ class _Known(pickle.Unpickler):
 
 
 class _Reader(FileSystemReader):
-    """Reads a description without running anything that it names, and only files that are whole and in the folder."""
+    """Reader of the pieces that runs no code from their description, and refuses missing, torn or outside files."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
         folder = Path(self.path)
         with open(folder / ABOUT_PIECES, "rb") as file:
-            about = _Known(file).load()
+            about = _KnownOnly(file).load()
         ends: dict[str, int] = {}
         for info in about.storage_data.values():
             ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
@@ -81,12 +84,12 @@ class _Reader(FileSystemReader):
 
 
 def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor], ranks: Ranks) -> None:
-    """Write a checkpoint in pieces; all processes do this at once.
+    """Write a checkpoint in pieces; all processes call this at the same time.
 
     Args:
-        folder: does not exist.
-        content: a checkpoint whose rows, [own, width], are those of this process.
-        cohorts: of nodes, long each; a process has all of a cohort or nothing.
+        folder: a folder that does not exist yet.
+        content: the checkpoint, whose row sets [own, width] have the rows of this process.
+        cohorts: node ids of each cohort, long; all of a cohort's rows are in one process.
         ranks: the processes.
     """
     with ranks.together():
@@ -100,12 +103,12 @@ def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor
         for number, cohort in enumerate(cohorts)
         if int(ranks.owner[cohort[0]]) == ranks.rank
     }
-    with ThreadPoolExecutor(1) as beside:  # while the pieces are written, mostly by a disk
-        sums = beside.submit(lambda: [checksum(pieces[key]) if key in pieces else 0 for key in keys])
-        with _alone(), shown():
+    with ThreadPoolExecutor(1) as background:  # the checksums need a processor, and writing mostly waits for a disk
+        sums = background.submit(lambda: [checksum(pieces[key]) if key in pieces else 0 for key in keys])
+        with _no_warning_of_one_process(), shown():
             try:
                 dcp.save(pieces, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=ranks.count == 1)
-            except CheckpointException as error:  # torch's collection of what went wrong in each process
+            except CheckpointException as error:  # torch's collection of the errors of all processes
                 first = next(iter(error.failures.values()))[0]
                 raise first if isinstance(first, OSError) else error from None
     mine = torch.tensor([number for number, key in enumerate(keys) if key in pieces], dtype=torch.long)
@@ -126,20 +129,23 @@ def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor
 
 
 def read_shards(folder: Path, map_location: Any, refusal: Callable[[Exception], UserError]) -> dict[str, Any]:
-    """A checkpoint in pieces; its rows are read, and compared with their checksums, when they are asked for.
+    """Read a checkpoint in pieces; its rows are read, and compared with their checksums, when they are used.
 
     Args:
         folder: the checkpoint.
-        map_location: of `torch.load`.
-        refusal: the sentence about rows that turn out to be damaged, made of what went wrong.
+        map_location: see `torch.load`.
+        refusal: makes the error about damaged rows from the error that reading them has raised.
+
+    Returns:
+        The content of the checkpoint, with a `ShardedRows` for each row set.
 
     Raises:
-        Exception: something is missing or torn; of many kinds.
+        Exception: a file is missing or torn; the error can be of many types.
     """
     check_archive(folder / META)
     content = torch.load(folder / META, map_location=map_location, weights_only=True)
     pieces = content.pop("pieces")
-    if "checksum" in pieces:  # else it is of an old format, whose number the caller looks at
+    if "checksum" in pieces:  # else it has an old format, whose number the caller refuses
         if zlib.crc32((folder / ABOUT_PIECES).read_bytes()) != pieces["checksum"]:
             raise Damaged(f"the checksum of {ABOUT_PIECES} does not match")
         files = {index.fqn: info.relative_path for index, info in _Reader(folder).read_metadata().storage_data.items()}
@@ -153,9 +159,9 @@ class ShardedRows:
 
     Args:
         folder: the checkpoint.
-        name: of the row set.
-        pieces: what `meta.pt` says: `cohorts`, the nodes of each piece, `sets`, width and type of rows, `checksums`.
-        files: which file a piece is in.
+        name: name of the row set.
+        pieces: entries of `meta.pt`: `cohorts`, the nodes of each piece, `sets`, width and type of rows, `checksums`.
+        files: name of the file of each piece.
         refusal: see `read_shards`.
     """
 
@@ -176,63 +182,63 @@ class ShardedRows:
         return self.shape[0]
 
     def __getitem__(self, nodes: Tensor | int) -> Tensor:
-        """Rows [len(nodes), width], or one row [width]; a few pieces at a time are read.
+        """Return the rows of some nodes, [len(nodes), width], or one row [width]; a few pieces at a time are read.
 
         Raises:
             UserError: a piece is damaged.
         """
         if isinstance(nodes, int):
             return self[torch.tensor([nodes])][0]
-        found = torch.empty(len(nodes), self.shape[1], dtype=self.dtype)
-        number_of, place = torch.empty(2, len(self), dtype=torch.long)
+        rows = torch.empty(len(nodes), self.shape[1], dtype=self.dtype)
+        cohort_of, index_in = torch.empty(2, len(self), dtype=torch.long)
         for number, cohort in enumerate(self._cohorts):
-            number_of[cohort], place[cohort] = number, torch.arange(len(cohort))
-        for some in number_of[nodes].unique().split(PIECES_AT_ONCE):
+            cohort_of[cohort], index_in[cohort] = number, torch.arange(len(cohort))
+        for some in cohort_of[nodes].unique().split(PIECES_AT_ONCE):
             pieces = self._read(some.tolist())
             for number, piece in zip(some.tolist(), pieces, strict=True):
-                wanted = torch.nonzero(number_of[nodes] == number).squeeze(1)
-                found[wanted] = piece[place[nodes[wanted]]]
-        return found
+                wanted = torch.nonzero(cohort_of[nodes] == number).squeeze(1)
+                rows[wanted] = piece[index_in[nodes[wanted]]]
+        return rows
 
     def check(self) -> None:
-        """Read all pieces.
+        """Read all pieces, to compare them with their checksums.
 
         Raises:
-            UserError: one is damaged.
+            UserError: a piece is damaged.
         """
         for some in torch.arange(len(self._cohorts)).split(PIECES_AT_ONCE):
             self._read(some.tolist())
 
     def _read(self, numbers: Sequence[int]) -> list[Tensor]:
-        """The rows of some cohorts, as they were written."""
+        """Read the pieces of some cohorts, [nodes, width] each, and compare them with their checksums."""
         pieces = {
             _key(self._name, number): torch.empty(len(self._cohorts[number]), self.shape[1], dtype=self.dtype)
             for number in numbers
         }
         try:
-            with _alone():
+            with _no_warning_of_one_process():
                 dcp.load(pieces, storage_reader=_Reader(self._folder), no_dist=True)
             for key, piece in pieces.items():
                 if checksum(piece) != self._checksums[key]:
                     raise Damaged(f"{self._files[key]}: the checksum of '{key}' does not match")
         except Damaged as error:
             raise self._refusal(error) from None
-        except (Exception, CheckpointException) as error:  # torch's collection of errors is no Exception itself
+        except (Exception, CheckpointException) as error:  # torch's collection of errors does not derive from Exception
             files = ", ".join(sorted({self._files.get(key, key) for key in pieces}))
-            raise self._refusal(Damaged(f"{files}: {_kind(error)}")) from None
+            raise self._refusal(Damaged(f"{files}: {_error_name(error)}")) from None
         return list(pieces.values())
 
 
-def _kind(error: BaseException) -> str:
-    """What went wrong, out of torch's collection of errors where there is one."""
+def _error_name(error: BaseException) -> str:
+    """Return the class name of an error, or of the first one in torch's collection of errors."""
     if isinstance(error, CheckpointException) and error.failures:
         return type(next(iter(error.failures.values()))[0]).__name__
     return type(error).__name__
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Without torch's warning that one process reads or writes by itself."""
+def _no_warning_of_one_process() -> Iterator[None]:
+    """Suppress torch's warning that a single process reads or writes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*assuming the intent is to (save|load) in a single process")
         yield

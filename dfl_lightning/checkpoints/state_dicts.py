@@ -1,4 +1,4 @@
-"""Clients' models out of a checkpoint's content, as state dicts of the plain network."""
+"""Clients' models from the content of a checkpoint, as state dicts of the plain network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from dfl_lightning.utils.errors import UserError
 
 
 def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool = False) -> dict[str, Any]:
-    """The content of a run's checkpoint, which has a model for each of the clients.
+    """Read a run's checkpoint, and check that it has the models that are wanted.
 
     Args:
         run: run folder or checkpoint.
-        clients: ids that are asked for; None: no check of ids.
-        finetuned: whether fine-tuned models are asked for.
+        clients: ids of the clients whose models are wanted; None: ids are not checked.
+        finetuned: True if fine-tuned models are wanted.
+
+    Returns:
+        The content of the checkpoint.
 
     Raises:
-        UserError: there is no checkpoint, no such client, or no single model for each client.
+        UserError: the checkpoint or a client does not exist, or clients do not have one model each.
     """
     checkpoint = checkpoint_of(Path(run))
     if not is_checkpoint(checkpoint):
@@ -33,21 +36,23 @@ def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool 
         raise UserError(f"{run}: the run does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned")
     if about["nodes"] > about["clients"] + 1 and not finetuned:
         raise UserError(
-            f"{run}: a run with several servers, of whose models a client takes the one that fits its data best; "
-            "there is no one model a client to export"
+            f"{run}: the run has several servers, and a client is evaluated with the server's model that fits its data "
+            "best; a single model for each client cannot be exported"
         )
     for client in clients or []:
         if not 0 <= client < about["clients"]:
-            raise UserError(f"{run}: there is no client {client}; the run has clients 0 to {about['clients'] - 1}")
+            raise UserError(f"{run}: client {client} does not exist; the run has clients 0 to {about['clients'] - 1}")
     return content
 
 
 def reported_state(content: dict, client: int) -> dict[str, Tensor]:
-    """Return the state dict of a client's reported model: its row, or a server's with the client's personal columns.
+    """Return the state dict of the model with which a client is evaluated.
+
+    It is the client's row; if a server has the model, the shared parameters are those of the server's row.
 
     Args:
-        content: of a checkpoint.
-        client: its id.
+        content: content of a checkpoint.
+        client: id of the client, from 0.
     """
     about = content["dfl_lightning"]
     models = content["state_dict"][f"bank.rows.{about['reported']}"]
@@ -59,17 +64,17 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
 
 
 def state_of_row(about: dict, row: Tensor) -> dict[str, Tensor]:
-    """A row as a state dict of the plain network.
+    """Convert a row to a state dict of the plain network.
 
     Args:
         about: the entry `dfl_lightning` of a checkpoint: shapes, types and names of the network's tensors.
         row: a model, [width].
     """
-    own, at = {}, 0
+    tensors, start = {}, 0
     for name, (shape, dtype) in about["network"]["parameters"].items():
         size = int(torch.tensor(shape).prod()) if shape else 1
-        values = row[at : at + size].reshape(shape)
+        values = row[start : start + size].reshape(shape)
         kind = getattr(torch, dtype)
-        own[name] = (values if kind.is_floating_point else values.round()).to(kind)
-        at += size
-    return {name: own[column].clone() for name, column in about["network"]["names"].items()}
+        tensors[name] = (values if kind.is_floating_point else values.round()).to(kind)
+        start += size
+    return {name: tensors[column].clone() for name, column in about["network"]["names"].items()}

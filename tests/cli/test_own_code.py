@@ -67,7 +67,7 @@ def test_a_run_keeps_its_code_and_tells_of_another_one(dfl, here):
     (here / "own_part.py").write_text("SIGN = -1\n")
     other = "is of a run with other code: own_part has changed"
     assert other in dfl("--config", run / "config.yaml", "--explain")
-    assert f"{other}; the run's own is in {run / 'code'}" in dfl(run, command="test")
+    assert f"{other}; that of the run is in {run / 'code'}" in dfl(run, command="test")
     assert other in dfl("--ckpt_path", run, "--trainer.max_rounds", 2, "--fork")
     assert kept(run)["code"] == first
 

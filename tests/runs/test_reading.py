@@ -33,7 +33,7 @@ def test_models_load_into_the_plain_network(small_run):
         assert torch.equal(found.model(3)[name], value)
     with pytest.raises(UserError, match="MLP is not the network of"):
         found.model(0, MLP(hidden=[9], input_shape=(1, 8, 8), num_classes=10))
-    with pytest.raises(UserError, match="there is no client 6; the run has clients 0 to 5"):
+    with pytest.raises(UserError, match="client 6 does not exist; the run has clients 0 to 5"):
         found.model(6)
 
 

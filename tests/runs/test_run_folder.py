@@ -417,7 +417,7 @@ def test_fewer_rounds_than_done_are_refused_and_change_nothing(small_run, fork):
         small_run(3, callbacks).fit(last, fork=fork)
     assert str(refusal.value) == (
         f"{last}: the run has 4 rounds already, and trainer.max_rounds is 3; "
-        "give 4 or more, or go on from an earlier checkpoint"
+        "give 4 or more, or continue from an earlier checkpoint"
     )
     assert contents(run.folder.parent) == before
     with pytest.raises(UserError, match=r"has 4 rounds already, and trainer\.fast_dev_run does 1;"):

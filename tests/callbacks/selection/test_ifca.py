@@ -167,5 +167,5 @@ def test_run_is_evaluated_and_its_models_cannot_be_exported(small_run):
     assert accuracy.shape == (6,)
     assert "global_test_acc" not in run.trainer.run.clients
     assert sum(run.module.bank.boundary.metrics[f"server_{k}_clients"] for k in range(2)) == 6
-    with pytest.raises(UserError, match=r"several servers.*no one model a client to export"):
+    with pytest.raises(UserError, match=r"several servers.*a single model for each client cannot be exported"):
         export(run.folder)

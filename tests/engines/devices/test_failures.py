@@ -87,7 +87,7 @@ def test_a_failed_replay_loses_its_round_only(recorded, small_run):
         raise RuntimeError(ILLEGAL)
 
     run, said = recorded(Replays(3 * STEPS + 2, fail))
-    assert said.startswith(f"{SENTENCE}3 complete rounds are saved; go on with dfl-fit --ckpt_path {run.folder}; ")
+    assert said.startswith(f"{SENTENCE}3 complete rounds are saved; continue with dfl-fit --ckpt_path {run.folder}; ")
     assert saved(run)[0] == 3
     goes_on(small_run, run)
 
@@ -103,7 +103,7 @@ def test_a_permanently_failing_gpu_leaves_the_last_checkpoint_unchanged(recorded
     recorder = Replays(3 * STEPS + 2, fail) if where == "replay" else Replays()
     callbacks = [AtEvaluation(3, fail)] if where == "evaluation" else []
     run, said = recorded(recorder, callbacks, broken)
-    assert said.startswith(f"{SENTENCE}2 complete rounds are saved; go on with dfl-fit --ckpt_path {run.folder}; ")
+    assert said.startswith(f"{SENTENCE}2 complete rounds are saved; continue with dfl-fit --ckpt_path {run.folder}; ")
     assert "kernel errors" not in said
     assert saved(run)[0] == 2
     assert {file.name for file in (run.folder / "checkpoints").iterdir()} == {"last.ckpt"}
