@@ -1,8 +1,8 @@
-"""The arguments of a command line, read once: shipped configs by name, then all values as one config.
+"""The arguments of a command line: configs are read, and all values are merged to one config.
 
-A short name becomes the import path of the shipped class, for the parser would look for it among all classes of the
-process, a user's own included. A class that replaces another starts from its own defaults; the options that a
-config or the command line has given are kept where the new class takes them.
+A short name becomes the import path of the shipped class, since the parser would search for it among all classes of the
+process, including the user's. A class that replaces another starts from its own defaults; options that a config or the
+command line has given are kept if the new class has them.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ SECTIONS = {
     "trainer": {n: p for n, p in parameters_of(DFLTrainer).items() if n not in ("topology", "run_name", "engine")},
     "model": {n: p for n, p in parameters_of(DFLModule).items() if n != "objective"},
 }
-"""Sections of a config that are no class, and their options."""
+"""The options of each section of a config, a key that does not name a class."""
 
 DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "selection": ("Gossip", {}),
     "aggregation": ("Uniform", {}),
     "model.optimizer": ("SGD", DEFAULT_OPTIMIZER.keywords),
 }
-"""What a group is where no class is named: a class, and options for it that are not its own defaults."""
+"""The default class of a group, and options that differ from the defaults of the class."""
 
 DEFAULT_LISTS: dict[str, list[str]] = {"monitors": [type(monitor).__name__ for monitor in default_monitors()]}
-"""The classes that a group holds where none is named, and to which `--GROUP+=` adds."""
+"""The default classes of groups that take a list, to which `--GROUP+=` adds."""
 
 _PRINTED = ("skip_default", "skip_unset")
 _FLAGS = ("print_config", "help_all", "explain", "report", "live", "list", "help", "version")
 
 
 class Argument(NamedTuple):
-    """An option with its value, as it is typed.
+    """An option with its value, as typed.
 
     Attributes:
-        option: its name without dashes and `init_args`; empty for an argument that belongs to no option.
-        value: what follows it; None where nothing does.
-        content: of a config, what is in the file.
+        option: name of the option without dashes and `init_args`; empty for a value without an option.
+        value: the value; None if the option has none.
+        content: the content of the file, if the option is a config.
     """
 
     option: str
@@ -86,11 +86,11 @@ def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
     """Remove a flag from the command line.
 
     Args:
-        argv: of the command line.
-        flag: `--explain` for example.
+        argv: the arguments of the command line.
+        flag: the flag with dashes, such as `--explain`.
 
     Returns:
-        The other arguments, and whether the flag was among them.
+        The other arguments, and True if the flag was among them.
 
     Examples:
         >>> take_flag(["--config", "afind", "--explain"], "--explain")
@@ -123,17 +123,17 @@ def with_configs(arguments: Sequence[Argument]) -> list[Argument]:
     """Read the configs among the arguments: files, bundles, or shipped ones by name.
 
     Raises:
-        UserError: no such config, or one that cannot be read.
+        UserError: a config does not exist or cannot be read, or an input of a bundle is missing.
     """
-    found = [_config(each.value) if each.option == "config" else each for each in arguments]
-    for each in found:
+    read = [_config(each.value) if each.option == "config" else each for each in arguments]
+    for each in read:
         if each.content is not None:
-            require_inputs(str(each.value), [other.option for other in found if other.content is None])
-    return found
+            require_inputs(str(each.value), [other.option for other in read if other.content is None])
+    return read
 
 
 def _config(name: str | None) -> Argument:
-    """A config's path and content; `configs/NAME.yaml` is understood away from a checkout too."""
+    """Read a config by path or name; `configs/NAME.yaml` finds the shipped one, if no such file exists."""
     if not name:
         raise UserError("--config needs a file or the name of a shipped config; --list names them")
     path = Path(name)
@@ -143,7 +143,7 @@ def _config(name: str | None) -> Argument:
 
 
 def run_name(configs: Sequence[str]) -> str:
-    """Name runs after the last config, or after the run itself where that config is a run's own.
+    """Return the name for runs: that of the last config, or of the run or bundle to which this config belongs.
 
     Examples:
         >>> run_name(["configs/afind.yaml"])
@@ -161,21 +161,21 @@ def run_name(configs: Sequence[str]) -> str:
 
 
 class NestedOption(NamedTuple):
-    """The value of an option of a key, whatever class the key holds: `--selection.k 3` of `selection`."""
+    """A value for an option of the class that a key holds: `--selection.k 3` is `k` with 3, for `selection`."""
 
     name: str
     value: Any
 
 
 class AddedClass(NamedTuple):
-    """A value that is added to a list: `--monitors+=Fairness`."""
+    """A value that is appended to a list: `--monitors+=Fairness`."""
 
     value: str
 
 
 @dataclass
 class ClassChoice:
-    """A class by its import path, None for the group's default, and the values of its options."""
+    """A class by its import path, None for the group's default, with the values of its options."""
 
     path: str | None
     options: dict[str, Any] = field(default_factory=dict)
@@ -183,19 +183,19 @@ class ClassChoice:
 
 
 class Settings:
-    """The settings that a command line makes: later arguments are merged over earlier ones.
+    """The settings of a command line, in which later arguments are merged over earlier ones.
 
     Args:
         arguments: options and configs, in their order.
 
     Attributes:
-        arguments: the same.
+        arguments: the arguments.
         configs: paths and contents of the configs among them.
         dropped: options whose class was replaced by one that does not have them.
-        rest: arguments that the parser answers.
+        rest: arguments that the parser handles, such as `--print_config`.
 
     Raises:
-        UserError: an unknown key, class or option, a class of another family, a value where a class belongs.
+        UserError: a key, class or option is unknown, a class is of another group, or a value is not a class.
     """
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
@@ -216,16 +216,17 @@ class Settings:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All of it as one config, with import paths for short names; values that were typed are texts."""
+        """All settings as one config, with import paths for short names; typed values are still texts."""
         config: dict[str, Any] = _written("", self._values)
         return config
 
     def _take_config(self, path: str, content: dict[str, Any]) -> None:
+        """Merge a config into the values."""
         _refuse_unrepeatable(path, content)
         self._file, self._folder = f"{path}: ", Path(path).parent
         for key, value in content.items():
             if key in (FORKED, CHANGED, CODE, UNKNOWN_SETTINGS, NOT_MAKEABLE):
-                continue  # a note about a run, and no setting
+                continue  # a note about a run, not a setting
             if key not in TOP_LEVEL:
                 hint = meant(str(key), "") or nearest(str(key), TOP_LEVEL)
                 raise UserError(f"{path}: unknown key '{key}'{hint} (keys: {', '.join(TOP_LEVEL)})")
@@ -233,12 +234,13 @@ class Settings:
         self._file, self._folder = "", Path()
 
     def _take_option(self, argument: Argument) -> None:
+        """Merge an option of the command line into the values."""
         option = argument.option
         value = "true" if argument == Argument("fork") else argument.value
         if not option:
-            raise UserError(f"'{value}' belongs to no option; options begin with --")
+            raise UserError(f"unexpected argument '{value}'; options begin with --")
         if option in ("print_config", "help_all") or option.endswith(".help"):
-            self._ask(option, value)
+            self._leave_to_parser(option, value)
             return
         key, *path = (name.removesuffix("+") for name in option.removesuffix(".class_path").split("."))
         if key not in TOP_LEVEL:
@@ -251,8 +253,8 @@ class Settings:
             given = NestedOption(name, given)
         self._values[key] = self._merged(key, self._values.get(key), given)
 
-    def _ask(self, option: str, value: str | None) -> None:
-        """Leave an argument to the parser."""
+    def _leave_to_parser(self, option: str, value: str | None) -> None:
+        """Leave an argument that prints something to the parser."""
         if option == "help_all" and value is not None:
             raise no_such_option(option)
         if option == "print_config" and not set((value or _PRINTED[0]).split(",")) <= set(_PRINTED):
@@ -261,48 +263,49 @@ class Settings:
         self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
 
     def _merged(self, where: str, old: Any, new: Any, default: Any = None) -> Any:
-        """Merge a value of a config or of an option into what the config holds so far.
+        """Merge a new value of a key with its earlier one.
 
         Args:
-            where: the dotted name of the key, without `init_args`.
-            old: its value; None: none was given.
-            new: the value that is given.
-            default: its value where none is given.
+            where: dotted name of the key, without `init_args`.
+            old: the earlier value; None if there is none.
+            new: the new value, from a config or an option.
+            default: the value of the key if none is given, to which `+=` adds.
         """
         if isinstance(new, AddedClass):
-            return self._longer(where, default if old is None else old, new.value)
+            return self._appended(where, default if old is None else old, new.value)
         if where in SECTIONS:
             return self._section(where, old, new)
         if where in CLASSES:
             return self._chosen(where, old, new)
         if isinstance(new, NestedOption):
             return self._with_option(where, old, new)
-        if isinstance(new, dict) and "class_path" in new:  # of a class that is an argument of another
+        if isinstance(new, dict) and "class_path" in new:  # a class that is an argument of another class
             kept = old.options if isinstance(old, ClassChoice) and old.path == new["class_path"] else {}
             return ClassChoice(
                 new["class_path"], {**kept, **(new.get("init_args") or {})}, new.get("dict_kwargs") or {}
             )
         return new
 
-    def _longer(self, where: str, old: Any, value: str) -> list[Any]:
-        """Append a value to a list."""
+    def _appended(self, where: str, old: Any, value: str) -> list[Any]:
+        """Append a value to the list of a key."""
         if where in SECTIONS or (where in CLASSES and where not in MANY):
-            raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
+            raise UserError(f"--{where}+: {where} does not take a list; write --{where}")
         held, added = _as_list(value_of(old)), _as_list(self._merged(where, None, value_of(value)))
         if where in DEFAULT_LISTS:
-            if value_of(old) is None:  # none is named yet
+            if value_of(old) is None:  # so far the defaults hold
                 held = _default_list(where)
             added = [choice for choice in added if choice not in held]
         return [*held, *added]
 
     @property
     def replaced_monitors(self) -> list[str]:
-        """The default monitors, where others are named in their place."""
+        """The default monitors, if others are named instead of them; else empty."""
         chosen = _as_list(self._values.get("monitors"))
-        known = any(choice in chosen for choice in _default_list("monitors"))
-        return [] if known or not chosen else DEFAULT_LISTS["monitors"]
+        has_default = any(choice in chosen for choice in _default_list("monitors"))
+        return [] if has_default or not chosen else DEFAULT_LISTS["monitors"]
 
     def _section(self, section: str, old: Any, new: Any) -> dict[str, Any]:
+        """Merge options of a section, `trainer` or `model`, over its earlier ones."""
         options, new = SECTIONS[section], {new.name: new.value} if isinstance(new, NestedOption) else self._meant(new)
         if not isinstance(new, dict):
             raise UserError(f"{self._file}{section} takes options such as {next(iter(options))}, not {_shown(new)}")
@@ -319,7 +322,7 @@ class Settings:
     def _give(
         self, held: dict[str, Any], where: str, owner: str, options: Mapping[str, Parameter], name: str, value: Any
     ) -> None:
-        """Set an option of a section or a class, if it has that option."""
+        """Set an option in `held`, the options of a section or a class; raise if it is unknown or may not be null."""
         if name not in options:
             its = "" if where in SECTIONS else f" (its options: {', '.join(options)})" if options else " (it has none)"
             hint = nearest(str(name), options) or meant(f"{where}.{name}", "" if self._file else "--")
@@ -329,9 +332,9 @@ class Settings:
         held[name] = self._merged(f"{where}.{name}", held.get(name), value, options[name].default)
 
     def _chosen(self, group: str, old: Any, new: Any) -> Any:
-        """A group's class, or its classes, in the place of a former one."""
+        """Merge the class of a group, or its list of classes, with the earlier choice."""
         if isinstance(new, NestedOption):
-            if isinstance(old, list) and old:  # the last one is meant
+            if isinstance(old, list) and old:  # the option belongs to the last class of a list
                 return [*old[:-1], self._chosen(group, old[-1], new)]
             if not isinstance(old, ClassChoice):
                 first = f"name one with --{group}{'+=NAME' * (group in MANY)} ({', '.join(names_of(group))})"
@@ -358,14 +361,14 @@ class Settings:
         self.dropped += [f"{group}.{option}" for option in former.options if option not in kept]
         for option, value in options.items():
             if option not in taken and leaves_keywords_open(made):
-                kept[option] = value  # only the parser finds out what it is for
+                kept[option] = value  # the parser checks it when it makes the object
             else:
                 self._give(kept, group, f"{group} {made.__name__}", taken, option, value)
         path = former.path if same else name if "." in name else public_path(made)
         return ClassChoice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
 
     def _with_option(self, where: str, old: Any, new: NestedOption) -> Any:
-        """Set an option of what an argument holds: a class, perhaps given by its path alone, or a mapping."""
+        """Set an option of a class, which may be given by its path alone, or an entry of a mapping."""
         held = value_of(old)
         if where == "topology" and isinstance(held, str):
             held = _keys_of_topology(held, new.name)
@@ -378,7 +381,7 @@ class Settings:
         return ClassChoice(held.path, options, held.keywords) if isinstance(held, ClassChoice) else options
 
     def _meant(self, value: Any) -> Any:
-        """Parse a value; where it names a YAML file, a part of a config of its own, read that file."""
+        """Parse a value; if it names a YAML file with a part of a config, read that file."""
         if isinstance(value, str) and value.endswith((".yaml", ".yml")):
             for file in (self._folder / value, Path(value)):
                 if file.is_file():
@@ -387,13 +390,13 @@ class Settings:
 
 
 def _keys_of_topology(source: str, option: str) -> dict[str, Any]:
-    """What a topology file says, to which an option is added: its generator's arguments, its links over the rounds."""
+    """Read the keys of a topology file, so that an option can be added to them; raise if it has no generator."""
     path = find("topologies", source)
     keys = read_config(path) if path.suffix in (".yaml", ".yml") else {}
-    if "generator" not in keys:  # a graph's file is named relative to its topology's
+    if "generator" not in keys:  # the path of a graph's file is relative to this file
         raise UserError(
-            f"--topology.{option}: topology {source} names no generator, so that the command line "
-            "cannot add an option to it; say it in a topology file"
+            f"--topology.{option}: topology {source} names no generator, so the command line "
+            "cannot add an option to it; write a topology file"
         )
     return keys
 
@@ -407,7 +410,7 @@ def _default_list(group: str) -> list[Any]:
 
 
 def _written(where: str, value: Any) -> Any:
-    """A value as a config has it."""
+    """Convert a value to plain types, as they are in a config."""
     if isinstance(value, list):
         return [_written(where, item) for item in value]
     if isinstance(value, dict):
@@ -419,39 +422,39 @@ def _written(where: str, value: Any) -> Any:
         name, defaults = DEFAULTS[where]
         path, options = public_path(class_of(where, name)), {**defaults, **options}
     if not options and not value.keywords:
-        return path  # a function can be named only so
+        return path  # without init_args, which a function cannot have
     spec = {"class_path": path, "init_args": _written(where, options)}
     return {**spec, "dict_kwargs": value.keywords} if value.keywords else spec
 
 
 def no_such_option(option: str) -> UserError:
-    """The error for an option that does not exist, with the nearest one."""
+    """Return the error about an option that does not exist, with the nearest one."""
     sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
     known = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
     if option in _FLAGS:
         return UserError(f"--{option} takes no value; write --{option}")
     same = [ours for ours in known if ours.rpartition(".")[2] == option.replace("-", "_")]  # without its section
     hint = meant(option) or nearest(option, same or known).replace("mean '", "mean '--")
-    return UserError(f"there is no option --{option}{hint}")
+    return UserError(f"unknown option --{option}{hint}")
 
 
 def value_of(text: Any) -> Any:
-    """Parse a value of the command line as YAML; what is not YAML is a text."""
+    """Parse a value of the command line as YAML; if that fails, it is a text."""
     if not isinstance(text, str) or not text:
         return text
     try:
         return parse(text)
-    except Exception:  # the constructors of numbers, dates and keys raise what they like
+    except Exception:  # the constructors of numbers, dates and keys raise errors of many types
         return text
 
 
 def _refuse_doubled_keys(option: str, value: str) -> None:
-    """Refuse a mapping with a key twice, whatever option it is given to: the parser would keep the last value."""
+    """Raise if a value is a mapping with a key twice, of which the parser would silently keep the last."""
     try:
         parse(value)
     except DoubledKeyError as error:
         raise UserError(f"--{option}: {error.problem}") from None
-    except Exception:  # not YAML: the option's own reader says so, or takes the value as it is
+    except Exception:  # not YAML; the reader of the option handles that
         return
 
 
@@ -461,14 +464,14 @@ def _shown(value: Any) -> str:
 
 
 def _refuse_unrepeatable(path: str, content: dict[str, Any]) -> None:
-    """Refuse the config of a run from Python with objects that no text can make.
+    """Raise if a config, written for a run that Python code started, has objects that a config cannot make.
 
     Raises:
-        UserError: names the settings.
+        UserError: it has; the message names the settings.
     """
-    found = {**(content.get(UNKNOWN_SETTINGS) or {}), **(content.get(NOT_MAKEABLE) or {})}
-    if found:
-        named = ", ".join(f"{name} ({text})" for name, text in found.items())
+    settings = {**(content.get(UNKNOWN_SETTINGS) or {}), **(content.get(NOT_MAKEABLE) or {})}
+    if settings:
+        named = ", ".join(f"{name} ({text})" for name, text in settings.items())
         raise UserError(
             f"{path} is of a run from Python and cannot make {named}; run it from Python again, or name classes that "
             f"can be imported and remove the keys {UNKNOWN_SETTINGS} and {NOT_MAKEABLE}"

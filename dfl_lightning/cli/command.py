@@ -85,7 +85,7 @@ from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, as_yaml
 
-# an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
+# enumerations of Lightning, such as a default of the callback Timer, are written to YAML as texts
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
 
 
@@ -98,16 +98,16 @@ _ABOUT = {
 
 
 class DFLCLI(LightningCLI):
-    """One command of LightningCLI, with the groups of a round as top-level keys.
+    """A command of LightningCLI, with the groups of a round as top-level keys.
 
     Args:
         command: `fit`, `validate` or `test`.
-        settings: of the command line; its last config names the run folder.
+        settings: settings of the command line; the last config names the run folder.
         stop_at: `config`: read the arguments; `objects`: also make the trainer, the module and the data; `end`: run.
-        watcher: another callback, for something else than the table of an evaluation.
+        watcher: another callback; with it, the table of an evaluation is not printed.
         typed: the arguments as they were typed.
-        report: make the page of `dfl-report` when the run is over.
-        live: make it while the run lasts, too.
+        report: True if the page of `dfl-report` is made at the end of the run.
+        live: True if it is also made during the run.
     """
 
     trainer: DFLTrainer
@@ -141,12 +141,12 @@ class DFLCLI(LightningCLI):
 
     # --- the parser --------------------------------------------------------------------------------------------------
     _made: ClassVar[dict[str, LightningArgumentParser]] = {}
-    """Parsers are the same for all command lines of a process, and slow to make; those that show help are used once."""
+    """Parsers by command; they are slow to make, and equal for all command lines of a process."""
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
     ) -> None:
-        """Take or make the parser; one that is to print something is kept only when it has."""
+        """Reuse or make the parser; one that has to print something is kept only afterwards."""
         made = self._made.pop(self._command, None) if self._only_settings else None
         if made is None:
             super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
@@ -160,15 +160,15 @@ class DFLCLI(LightningCLI):
         return all(argument.startswith("--print_config") for argument in self._settings.rest)
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Trainer, model and data; what has a top-level key of its own is left out."""
+        """Add the arguments of trainer, model and data, without those that have a top-level key of their own."""
         options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}
-        own_keys = {"topology", "run_name", "engine", "defaults"}
-        parser.add_class_arguments(DFLTrainer, "trainer", skip=own_keys, instantiate=False, **options)
+        top_level_keys = {"topology", "run_name", "engine", "defaults"}
+        parser.add_class_arguments(DFLTrainer, "trainer", skip=top_level_keys, instantiate=False, **options)
         parser.add_class_arguments(DFLModule, "model", skip={"objective"}, **options)
         parser.add_subclass_arguments(FederatedData, "data", fail_untyped=False, required=True)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The groups of a round."""
+        """Add the groups of a round and the other top-level keys."""
         defaults = {"topology": "complete", "engine": "auto", "fork": False}
         for key in TOP_LEVEL:
             base: Any = GROUPS.get(key)
@@ -181,10 +181,14 @@ class DFLCLI(LightningCLI):
             else:
                 kind = PLAIN[key] if base is None else list[base] | base | None
                 parser.add_argument(f"--{key}", type=kind, default=defaults.get(key), help=_ABOUT.get(key))
-        parser.set_defaults({"model.optimizer": None})  # the settings always name one
+        parser.set_defaults({"model.optimizer": None})  # since `Settings` always names one
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Read the arguments; `sys.argv` stays as it is."""
+        """Parse the settings instead of `sys.argv`.
+
+        Raises:
+            UserError: the parser refuses them.
+        """
         try:
             config, rest = self._settings.config, self._settings.rest
             self.config = (
@@ -193,26 +197,26 @@ class DFLCLI(LightningCLI):
         except ArgumentError as error:
             raise UserError(sentence_of(error, self._settings)) from error
         except SystemExit:
-            if self._only_settings and not hasattr(parser, "print_config"):  # it has printed, and forgotten it
+            if self._only_settings and not hasattr(parser, "print_config"):  # it has printed, and can be used again
                 self._made[self._command] = parser
             raise
         except (UserError, OSError):
             raise
-        except Exception as error:  # nothing of ours has run yet: the parser met something that it did not expect
+        except Exception as error:  # the parser itself failed, since no other code has run yet
             raise UserError(f"the configuration cannot be read ({' '.join(str(error).split())})") from error
 
     def _set_seed(self) -> None:
-        """Seed what users' own classes may draw from; the simulation has streams of its own."""
+        """Seed the global generators, for users' own classes; the simulation has separate streams."""
         seed = self._get(self.config, "seed_everything")
         if seed is None or not 0 <= seed < 2**32:
             raise UserError(
                 f"seed_everything={'null' if seed is None else seed}; it is a whole number from 0 to {2**32 - 1}"
             )
-        if self._stop_at != "config":  # nothing is made, and so nothing is drawn
+        if self._stop_at != "config":  # else no object is made, and nothing is drawn
             seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
 
     def _parse_ckpt_path(self) -> None:
-        """Look at the checkpoint before anything is built; settings never come out of it."""
+        """Check the checkpoint before objects are made; settings are never read from it."""
         options = self.config
         if options.get("ckpt_path") == "":
             raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
@@ -222,13 +226,13 @@ class DFLCLI(LightningCLI):
         elif self._command != "fit" and self._stop_at == "end":
             raise no_run(self._command)
         elif options.get("fork"):
-            raise UserError("--fork starts a new run from another one; name that by --ckpt_path RUN")
+            raise UserError("--fork starts a new run from another one; name it with --ckpt_path RUN")
         if options.get("fork") and self._command != "fit":
             raise UserError(f"--fork is an option of dfl-fit: dfl-{self._command} starts no run; leave it out")
 
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
-        """Everything, then the parts that live outside their class's own arguments."""
+        """Make the objects, and then set the parts that are not arguments of their constructors."""
         if self._stop_at == "config":
             return
         check_config(vars(self.config))
@@ -236,7 +240,7 @@ class DFLCLI(LightningCLI):
             super().instantiate_classes()
         except (UserError, MisconfigurationException):
             raise
-        except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
+        except (ValueError, TypeError) as error:  # a constructor of torch or of the user refused its arguments
             raise UserError(sentence_of(error)) from error
         objective = self._get(self.config_init, "objective")
         if objective is not None:
@@ -245,7 +249,7 @@ class DFLCLI(LightningCLI):
         self.trainer.config = {key: written.get(key) for key in KEYS}
         if written.get(CLASS_FOLDERS):
             self.trainer.config[CLASS_FOLDERS] = written[CLASS_FOLDERS]
-        if self.config["ckpt_path"] is None:  # else the checkpoint says which code it is of
+        if self.config["ckpt_path"] is None:  # else the checkpoint has the hashes of the code
             self.trainer.repeated_code = {
                 path: code_in(content, path) for path, content in self._settings.configs if CODE in content
             }
@@ -272,20 +276,20 @@ class DFLCLI(LightningCLI):
             callbacks=[*stock, *self._in_order(callbacks), *monitors, *self._live_pages()],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
-            defaults=False,  # the parser has its own, which `null` switches off
+            defaults=False,  # the settings already have the defaults, which `null` switches off
             run_name=run_name([path for path, _ in self._settings.configs]),
         )
 
     def _listed(self, group: str) -> list[Any] | None:
-        """What a group holds that takes several classes; None where none is given."""
+        """Return the objects of a group that takes several classes; None if none is given."""
         chosen = self._get(self.config_init, group)
         return chosen if chosen is None or isinstance(chosen, list) else [chosen]
 
     def _in_order(self, policies: list[Any]) -> list[Any]:
-        """The policies, with those of what is sent where a round has them, and the watcher."""
-        found = [policy for policy in (*policies, self._watcher) if policy is not None]
-        dropout = [policy for policy in found if isinstance(policy, Dropout)]
-        others = [policy for policy in found if not isinstance(policy, Dropout)]
+        """Return policies and watcher in the order of a round: dropout, outgoing policies, the others."""
+        callbacks = [callback for callback in (*policies, self._watcher) if callback is not None]
+        dropout = [callback for callback in callbacks if isinstance(callback, Dropout)]
+        others = [callback for callback in callbacks if not isinstance(callback, Dropout)]
         return [*dropout, *(self._listed("outgoing") or []), *others]
 
     def _run(self) -> None:
@@ -295,12 +299,12 @@ class DFLCLI(LightningCLI):
             if isinstance(bar, RoundProgress):
                 bar.page_follows = self._report or self._live
             self.trainer.fit(self.model, **about, fork=self.config["fork"])
-        else:  # without Lightning's table of means: ours has them, and each client's
+        else:  # not verbose, since our table has all clients' scores in addition to Lightning's means
             evaluate = self.trainer.validate if self._command == "validate" else self.trainer.test
             evaluate(self.model, **about, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        if self._report and self.trainer.run.path is not None:  # a live one is there already
+        if self._report and self.trainer.run.path is not None:  # also after a live page, whose name is printed
             self._report_page(self.trainer.run.path)
         if self._command != "fit" and self._watcher is None:
             for line in per_client_table(self.model):
@@ -315,7 +319,7 @@ class DFLCLI(LightningCLI):
         return [LivePage()]
 
     def _report_page(self, folder: Path) -> None:
-        """Write the page of a finished run, unless it was written while the run lasted, and print its name."""
+        """Write the page of a finished run, unless it was written during the run, and print its path."""
         page = folder / PAGE
         if not self._live:
             again = f"the run is finished, and dfl-report {shlex.quote(str(folder))} makes its page again"
@@ -328,7 +332,7 @@ class DFLCLI(LightningCLI):
 
 
 def check_config(config: dict[str, Any]) -> None:
-    """Refuse what a parsed configuration must neither make nor have called."""
+    """Check a parsed config for objects and functions that are not allowed, before they are made."""
     groups = {**FAMILIES, "objective": Objective, "data": FederatedData}
     for key, values in config.items():
         if key in SECTIONS:
@@ -339,11 +343,11 @@ def check_config(config: dict[str, Any]) -> None:
 
 
 def run(command: str, argv: list[str] | None = None) -> int:
-    """Run a command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal.
+    """Run a command and return its exit code: 0 done, 2 a user's mistake, 1 a bug, 128 + number of a signal.
 
     Args:
         command: `fit`, `validate` or `test`.
-        argv: its arguments; default those of the process.
+        argv: the arguments; default: those of the process.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     with quiet_lightning(), EndAtOnce():
@@ -355,41 +359,41 @@ def run(command: str, argv: list[str] | None = None) -> int:
             return 2
         if launched_by_another():
             watch_the_first()
-            warnings.showwarning = lambda message, *where, **more: None  # the first process says the same
+            warnings.showwarning = lambda message, *where, **more: None  # since the first process prints the same
         elif not _debug():
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
         try:
             code = _run(command, argv)
-            sys.stdout.flush()  # here, not on leaving: the output may no longer be read
+            sys.stdout.flush()  # here, where an output that is no longer read can be handled
             return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
         except RunStopped as stop:
             if launched_by_another():
-                return 0  # the first process says so
+                return 0  # since the first process reports it
             lost = "; no checkpoint was kept (trainer.enable_checkpointing=false)" if stop.rounds else ""
-            then = f"; go on with: {command_to_go_on(stop.run)}" if stop.run else lost
+            then = f"; continue with: {command_to_go_on(stop.run)}" if stop.run else lost
             _say(command, str(stop), then)
             return 128 + stop.signum
         except KeyboardInterrupt:
             if not launched_by_another():
                 _say(command, "stopped at once")
             return 130
-        except BrokenPipeError:  # whoever read what is printed, `head` for example, has seen enough
+        except BrokenPipeError:  # the reader of the output, such as `head`, has ended
             drop_output()
             return 128 + signal.SIGPIPE
         except Exception as error:
             if _debug():
                 raise
-            return _fails(command, error)
+            return _report_failure(command, error)
 
 
 PATIENCE = 10.0
-"""Seconds that a process has which cannot exchange anything any more, to end by itself."""
+"""Seconds that the first process gets to end by itself, if processes can no longer exchange messages."""
 
 
-def _fails(command: str, error: Exception) -> int:
-    """Say what went wrong, in one of the processes of a run only; returns the exit code."""
+def _report_failure(command: str, error: Exception) -> int:
+    """Report an error in one of the run's processes only, and return the exit code."""
     sentence = refused_output(error) or users_mistake(error)
     code = 1 if sentence is None else 2
     if sentence is None:
@@ -398,18 +402,18 @@ def _fails(command: str, error: Exception) -> int:
     late = isinstance(error, Overdue)
     if not late and (isinstance(error, LostProcess) or is_unreachable(error)):
         if launched_by_another():
-            return 0  # the first process knows more
-        told = notices.told()
-        code, sentence = (2, lost_child(seconds=1.0) or sentence) if told is None else told
+            return 0  # since the first process knows the cause
+        notice = notices.told()
+        code, sentence = (2, lost_child(seconds=1.0) or sentence) if notice is None else notice
     elif notices.all_stop() and launched_by_another():
-        return 0  # so does the first process, and says it
+        return 0  # since the first process stops too, and reports it
     elif not notices.all_stop():
-        known = notices.tell(code, sentence, about_itself=not late)
+        delivered = notices.tell(code, sentence, about_itself=not late)
         if launched_by_another():
-            if known and not late:
-                return code  # the first process says it
+            if delivered and not late:
+                return code  # since the first process reports it
             if wait_for_the_first_to_leave(PATIENCE):
-                return 0  # it has said the same
+                return 0  # since it has reported the error
             sentence = sentence if late else f"process {os.environ['LOCAL_RANK']} of the run: {sentence}"
     write_ending(code, sentence, error)
     _say(command, sentence)
@@ -419,12 +423,12 @@ def _fails(command: str, error: Exception) -> int:
 
 
 def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
-    """Evaluate a checkpoint of a run as `dfl-test` does, in one process and for a callback only: nothing is printed.
+    """Evaluate a checkpoint as `dfl-test` does, in one process, for a callback; nothing is printed.
 
     Args:
-        checkpoint: the file.
-        config: the run's own.
-        watcher: its `on_test_end` meets the run as it was when it was evaluated after the checkpoint's round.
+        checkpoint: path of the checkpoint.
+        config: path of the run's own config.
+        watcher: callback whose `on_test_end` is called with the state of the evaluation after the checkpoint's round.
     """
     quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
     argv = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
@@ -437,13 +441,13 @@ _USUAL = (
     *("--data=Digits", "--data.partition=Dirichlet", "--data.partition.alpha=0.3", "--model.network=MLP"),
     *("--selection=AFIND", "--threshold=AdaptiveThreshold", "--aggregation=Boltzmann"),
 )
-"""Settings of no user's, to read something."""
+"""Typical settings, for a parse whose result is not used."""
 
 
 def prepare_forks() -> None:
-    """Do here what all runs begin with: forks of this process have the parser, its caches and the versions.
+    """Make the parser, its caches and the versions, so that forks of this process start quickly.
 
-    Nothing is drawn, computed or changed that a run could notice.
+    It does not change the results of a run: no number is drawn or computed.
     """
     with quiet_lightning():
         DFLCLI("fit", Settings(split(_USUAL)), stop_at="config")
@@ -451,19 +455,22 @@ def prepare_forks() -> None:
 
 
 def read(arguments: Sequence[Argument]) -> Settings:
-    """Read arguments, with the configs among them and the classes beside these."""
-    found = find_class_folders(with_configs(arguments))
-    for each in found:
+    """Read the settings of arguments, including configs and the folders of classes next to them."""
+    complete = find_class_folders(with_configs(arguments))
+    for each in complete:
         if each.content is not None:
             require_code(str(each.value))
-    return Settings(found)
+    return Settings(complete)
 
 
 def expected_split(arguments: Sequence[Argument]) -> tuple[Path, bool] | None:
-    """Find the split of the run that a bundle repeats, and tell whether these arguments draw it again.
+    """Find the split file of a bundle among the arguments.
 
     Args:
         arguments: options and configs, in their order.
+
+    Returns:
+        The file, and True if the other arguments leave data and seed as they are in the bundle; None without a file.
     """
     file, same_draw = None, True
     for each in arguments:
@@ -476,7 +483,7 @@ def expected_split(arguments: Sequence[Argument]) -> tuple[Path, bool] | None:
 
 
 def find_users_classes() -> None:
-    """A user's own classes, by import path, from the folder they work in."""
+    """Add the working folder to Python's search path, for the user's own classes."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -519,7 +526,7 @@ def _build_and_run(
 
 
 def users_mistake(error: Exception) -> str | None:
-    """What a user should change, in one sentence; None where the error is no user's doing."""
+    """Return the message about a user's mistake; None if the error is a bug of this library."""
     if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
         return sentence_of(error)
     if is_out_of_memory(error):
@@ -533,7 +540,7 @@ def users_mistake(error: Exception) -> str | None:
 
 def _say(command: str, sentence: str, verbatim: str = "") -> None:
     """Print a message, then a command to copy verbatim."""
-    with suppress(OSError):  # standard error is full: nothing can be told, and a run need not end for it
+    with suppress(OSError):  # a standard error that cannot be written must not end a run
         print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(verbatim)}", file=sys.stderr, flush=True)
 
 

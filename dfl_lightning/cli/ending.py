@@ -1,4 +1,4 @@
-"""How a command ended, as a record that another program reads: sentences are for people, and may be reworded."""
+"""The record of a failed command for other programs, which cannot rely on the wording of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDING = "DFL_ENDING"
 """Environment variable: the file that gets the record of a failure, one line of JSON."""
 
 MISSING_DATA, DAMAGED_CHECKPOINT, OTHER = "missing data", "damaged checkpoint", "other"
-"""What has failed: what a program could do about it."""
+"""Kinds of failures, by what a program could do about them."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Ending:
 
     Attributes:
         code: the exit code.
-        sentence: what the command has told the user.
+        sentence: the message that the command printed.
         kind: `missing data`, `damaged checkpoint` or `other`.
-        previous: with a damaged checkpoint: the one before it, if that is whole.
+        previous: for a damaged checkpoint, the path of the one before it, if that is whole.
     """
 
     code: int
@@ -39,8 +39,8 @@ def write_ending(code: int, sentence: str, error: BaseException | None = None) -
 
     Args:
         code: the exit code.
-        sentence: what the user is told.
-        error: what was raised; None: nothing was.
+        sentence: the message that is printed.
+        error: the error that was raised; None if none was.
     """
     file = os.environ.get(ENDING)
     if not file:
@@ -51,12 +51,12 @@ def write_ending(code: int, sentence: str, error: BaseException | None = None) -
     elif isinstance(error, DamagedCheckpoint):
         kind, previous = DAMAGED_CHECKPOINT, None if error.previous is None else str(error.previous)
     text = json.dumps(asdict(Ending(code, sentence, kind, previous))) + "\n"
-    with suppress(OSError):  # what failed is said on standard error all the same; whoever reads the file finds none
+    with suppress(OSError):  # the message is on standard error; a reader finds no record
         Path(file).write_text(text, encoding="utf-8")
 
 
 def read_ending(file: Path) -> Ending | None:
-    """The record of a failure; None where there is none: the process was killed, or did not come so far."""
+    """Read the record of a failure; return None without one, for example if the process was killed."""
     try:
         return Ending(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""What the parser and Lightning refuse, as one sentence about the arguments that a user typed."""
+"""Errors of the parser and of Lightning as one sentence about the arguments that a user typed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _MAKERS = (
     *("dfl_lightning.cli.command", "dfl_lightning.module", "dfl_lightning.trainer", "lightning.pytorch.cli"),
     *("lightning.pytorch.trainer", "jsonargparse", "argparse"),
 )
-"""Modules whose own classes are being made whenever something is refused."""
+"""Modules whose classes are always being made when an error occurs, and are not the cause of it."""
 
 _PARSERS_OWN = ("Expected ", "Import path ", "Does not validate", "Problem with", "Parser key", "Not a valid")
-"""How lines begin that the parser adds to the reason of a class's own refusal."""
+"""Beginnings of lines that the parser adds to the reason that a class gives."""
 
 _CONNECTION = r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup"
-"""What torch says where a process cannot reach another one."""
+"""Pattern of torch's errors if a process cannot reach another one."""
 
 _LIGHTNINGS = (
     (
@@ -91,7 +91,7 @@ _LIGHTNINGS = (
     ),
     (
         r"Timer\(duration='(.*?)'\)",
-        r"\1 is no duration; trainer.max_time, and the duration of a Timer, are DD:HH:MM:SS",
+        r"\1 is not a duration; trainer.max_time, and the duration of a Timer, are DD:HH:MM:SS",
     ),
     (
         r"Early stopping conditioned on metric `(\S+)` which is not available.*the following: (.*)",
@@ -102,39 +102,39 @@ _LIGHTNINGS = (
         r"ModelCheckpoint monitors \1, which this run does not log; it logs \2",
     ),
 )
-"""Refusals of Lightning's that a user can meet, and what they mean here."""
+"""Patterns of Lightning's errors that a user can cause, and our messages for them."""
 
 
 def sentence_of(error: BaseException, settings: Settings | None = None) -> str:
-    """An error's message as one sentence.
+    """Return the message of an error as one sentence.
 
     Args:
-        error: what was raised.
-        settings: of the command line, to find the option that a refused value was given for.
+        error: the error that was raised.
+        settings: settings of the command line, to find the option with the wrong value.
 
     Examples:
         >>> sentence_of(ValueError("width 3 is odd"))
         'an argument is refused: width 3 is odd'
     """
-    own = _refusal(error)
-    if own is not None:
-        return own
+    message = _user_error_message(error)
+    if message is not None:
+        return message
     lines = [line.strip() for line in str(error).splitlines()]
     text = " ".join(" ".join(lines).split()) or type(error).__name__
     sentence = lightnings_sentence(text)
     if sentence is None and settings is not None and isinstance(error, ArgumentError):
-        sentence = next(_refused(settings), None)
+        sentence = next(_wrong_settings(settings), None)
     if sentence is not None:
         return sentence
-    who = _refuser(error)
-    refused = isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError)
-    before = f"{who}: " if who else "an argument is refused: " if refused else ""
+    cls = _refusing_class(error)
+    is_refusal = isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError)
+    before = f"{cls}: " if cls else "an argument is refused: " if is_refusal else ""
     reasons = (line[2:] for line in lines if line.startswith("- ") and not line[2:].startswith(_PARSERS_OWN))
     return f"{before}{shortened(next(reasons, text), 300)}"
 
 
-def _refuser(error: BaseException) -> str:
-    """The name of the class whose arguments were refused while an object of it was made; empty if none was."""
+def _refusing_class(error: BaseException) -> str:
+    """Return the name of the class whose constructor raised the error; empty if none did."""
     while error.__cause__ is not None:
         error = error.__cause__
     name = ""
@@ -148,21 +148,21 @@ def _refuser(error: BaseException) -> str:
 
 
 def lightnings_sentence(text: str) -> str | None:
-    """What a refusal of Lightning's means here; None where it is not known to be one."""
+    """Return our message for an error of Lightning; None if the error is not in the table."""
     for pattern, sentence in _LIGHTNINGS:
-        found = re.search(pattern, text)
-        if found:
-            return found.expand(sentence)
+        match = re.search(pattern, text)
+        if match:
+            return match.expand(sentence)
     return None
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether torch could not reach another process of the run."""
-    return _refusal(error) is None and bool(re.search(_CONNECTION, str(error)))
+    """Return True if the error says that torch could not reach another process of the run."""
+    return _user_error_message(error) is None and bool(re.search(_CONNECTION, str(error)))
 
 
-def _refusal(error: BaseException) -> str | None:
-    """A class's own refusal, raised while it was made."""
+def _user_error_message(error: BaseException) -> str | None:
+    """Return the message of the first `UserError` among an error and its causes; None without one."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -172,8 +172,8 @@ def _refusal(error: BaseException) -> str | None:
 
 
 # --- which value the parser means ------------------------------------------------------------------------------------
-def _refused(settings: Settings) -> Iterator[str]:
-    """What is wrong with a config that the parser refuses: first what is missing, then values, a sentence each."""
+def _wrong_settings(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each error in a config that the parser refuses: missing keys first, then wrong values."""
     config = settings.config
     needed = {"model.network": config["model"].get("network"), "data": config.get("data")}
     missing = [name for name, value in needed.items() if value is None]
@@ -184,20 +184,20 @@ def _refused(settings: Settings) -> Iterator[str]:
     for key, value in config.items():
         if key in SECTIONS:
             for option, inner in value.items():
-                yield from _refused_value(f"{key}.{option}", inner, SECTIONS[key][option].annotation, typed)
+                yield from _wrong_value(f"{key}.{option}", inner, SECTIONS[key][option].annotation, typed)
         else:
-            yield from _refused_value(key, value, PLAIN.get(key, EMPTY), typed)
+            yield from _wrong_value(key, value, PLAIN.get(key, EMPTY), typed)
 
 
-def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a value and, before that, with what is in it."""
+def _wrong_value(where: str, value: Any, annotation: Any, typed: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each error in the classes that a value contains, and then for the value itself."""
     inside = value_of(value)
     for item in inside if isinstance(inside, list) else [inside]:
         named = isinstance(item, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", item)
         if named and (where in CLASSES or accepted_by(annotation).bases):
             item = {"class_path": item}
         if isinstance(item, dict) and "." in str(item.get("class_path")):
-            yield from _refused_class(where, item, accepted_by(annotation).bases, typed)
+            yield from _wrong_class(where, item, accepted_by(annotation).bases, typed)
     if annotation is not EMPTY and not _takes(annotation, value):
         text = typed.get(where)
         wanted = " or ".join(dict.fromkeys(_wanted(annotation))) or "another kind of value"
@@ -207,21 +207,21 @@ def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, 
         yield f"{where}: expected {wanted}, not {shortened(str(value), 300)}"
 
 
-def _refused_class(
+def _wrong_class(
     where: str, spec: Mapping[str, Any], bases: tuple[type, ...], typed: Mapping[str, str]
 ) -> Iterator[str]:
-    """What is wrong with a class or its arguments."""
+    """Yield a sentence for each error of a class or its arguments."""
     try:
         made = import_object(where, spec["class_path"])
     except UserError as error:
         yield str(error)
         return
     if inspect.isclass(made) and bases and not issubclass(made, bases):
-        return  # the place says what it takes
+        return  # the caller reports it with the classes that the option takes
     options, given = parameters_of(made), spec.get("init_args") or {}
     for option, value in given.items():
         if option in options:
-            yield from _refused_value(f"{where}.{option}", value, options[option].annotation, typed)
+            yield from _wrong_value(f"{where}.{option}", value, options[option].annotation, typed)
         elif not leaves_keywords_open(made):
             yield f"{where} has no option '{option}'{nearest(option, options)}"
     needed = [name for name, parameter in options.items() if parameter.default is EMPTY]
@@ -232,11 +232,11 @@ def _refused_class(
 
 
 def _takes(annotation: Any, value: Any) -> bool:
-    """Whether the parser takes a value for an argument of some type."""
+    """Return True if the parser accepts a value for an argument of some type."""
     parser = ArgumentParser(exit_on_error=False)
     try:
         parser.add_argument("--value", type=annotation)
-    except ValueError:  # of a type that the parser does not know, and takes anything for
+    except ValueError:  # the parser does not know the type, and accepts any value
         return True
     try:
         parser.parse_object({"value": value})
@@ -246,7 +246,7 @@ def _takes(annotation: Any, value: Any) -> bool:
 
 
 def _wanted(annotation: Any) -> Iterator[str]:
-    """What an argument of some type takes, in the order of its type."""
+    """Yield phrases for the values that an argument of some type takes, in the order of the type's parts."""
     kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (Union, UnionType):
         for part in arguments:

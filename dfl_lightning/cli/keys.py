@@ -1,6 +1,6 @@
-"""The one table of a config's top-level keys; everything else about keys and groups is made of it.
+"""The table of a config's top-level keys, from which all other tables of keys and groups are derived.
 
-Uses nothing but Python, so that `--help` waits for nothing.
+It imports only the standard library, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """What a key is for.
+    """The description of a key.
 
     Attributes:
         about: a line for `--help`.
-        base: for a group, the class that its classes derive from, as a name of this package.
+        base: name of a group's base class in this package; empty if the key is not a group.
     """
 
     about: str
@@ -43,11 +43,11 @@ FAMILIES = {name: key.base for name, key in KEYS.items() if key.base.startswith(
 """Groups of policies and monitors."""
 
 LISTS = ("outgoing", "monitors")
-"""Of these, the groups that take several classes."""
+"""The groups that take several classes."""
 
 GROUPS = {
     **FAMILIES,
     **{name: KEYS[name].base for name in ("objective", "data")},
     **{"data.partition": "data.Partition", "model.network": "models.Network", "model.task": "tasks.Task"},
 }
-"""Every group whose classes answer to their names; a group comes after the one that it is part of."""
+"""Base classes of all groups with shipped classes, by key; a group comes after the one that it is part of."""

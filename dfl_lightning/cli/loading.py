@@ -1,7 +1,7 @@
-"""The libraries as a command loads them: in about half of the time that importing them takes.
+"""The import of the libraries by a command, in about half of the usual time.
 
-A process that is not a command's own loads them as Python does: what it keeps, and how it looks for garbage, is not
-ours.
+Only a process that a command has to itself imports them in this way: in another one, imports and garbage collection
+are not changed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from contextlib import contextmanager
 from dfl_lightning.utils.code.put_off import import_without
 
 UNUSED = ("matplotlib", "scipy", "torchvision")
-"""Packages that torchmetrics imports for pictures and for metrics of images and sounds; it takes seconds."""
+"""Packages that torchmetrics imports, in seconds, for plots and for metrics of images and sounds."""
 
 _is_own = False
 
 
 def own_process() -> None:
-    """Say that this process is a command's own: nothing else has begun in it."""
+    """Mark this process as one that a command has to itself."""
     global _is_own
     _is_own = True
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import the libraries inside of this.
+    """Import libraries in the block faster, if a command has the process to itself.
 
-    Python does not look for garbage among what is imported, which stays until the end: neither now nor later, nor when
-    the process ends. It does so as ever among all that is made afterwards.
+    Imported objects stay until the process ends. So the garbage collector is off in the block, and ignores them later;
+    objects that are made afterwards are collected as usual.
     """
     if not _is_own or not gc.isenabled():
         yield

@@ -1,7 +1,7 @@
-"""The commands, as a shell starts them.
+"""The entry points of the commands.
 
-Nothing is worth saving while they load and when they are over: Ctrl-C then ends them at once, where Python would print
-what it was doing. In between, the round loop handles it.
+While the libraries load and after the work is done, there is nothing to save: Ctrl-C then ends a command at once,
+without a traceback. In between, the round loop handles it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from dfl_lightning.cli.streams import prepare_streams, refused_output
 
 
 def fit() -> NoReturn:
-    """`dfl-fit`: train."""
+    """Run `dfl-fit`: train clients."""
     _run("fit")
 
 
 def validate() -> NoReturn:
-    """`dfl-validate`: evaluate a checkpoint."""
+    """Run `dfl-validate`: evaluate a checkpoint on validation data."""
     _run("validate")
 
 
 def test() -> NoReturn:
-    """`dfl-test`: evaluate a checkpoint."""
+    """Run `dfl-test`: evaluate a checkpoint on test data."""
     _run("test")
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
+test.__test__ = False  # type: ignore[attr-defined]  # so that pytest does not collect it
 
 
 def export() -> NoReturn:
-    """`dfl-export`: write clients' models as safetensors."""
+    """Run `dfl-export`: write clients' models as safetensors, or pack a run."""
     start("export")
     from dfl_lightning.cli.exports.export_command import main
 
@@ -62,25 +62,25 @@ def _run(command: str) -> NoReturn:
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Say so on a terminal while the libraries load, which takes seconds; the line goes when they are there."""
-    watched = sys.stderr.isatty()
-    if watched:
+    """Show a line in a terminal while the libraries load, which takes seconds, and remove it afterwards."""
+    is_terminal = sys.stderr.isatty()
+    if is_terminal:
         print("loading torch and lightning ...", end="", file=sys.stderr, flush=True)
     try:
         with loading():
             yield
     finally:
-        if watched:
+        if is_terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 def _show(page: str) -> int:
-    print(page, flush=True)  # here, not on leaving: the output may no longer be read
+    print(page, flush=True)  # flushed here, where an output that is no longer read can be handled
     return 0
 
 
 def start(command: str) -> None:
-    """Before anything is loaded: Ctrl-C ends the command at once, and what it prints can be written."""
+    """Prepare a command before any library is loaded: let Ctrl-C end it at once, and check the output streams."""
     _end_at_once()
     own_process()
     refusal = prepare_streams()
@@ -89,11 +89,11 @@ def start(command: str) -> None:
 
 
 def leave(command: str, code: int) -> NoReturn:
-    """End with what was printed written; here, where something can be said about it.
+    """Flush the output and exit; a failure of the output is reported here, since Python could not report it later.
 
     Args:
-        command: `fit` for example.
-        code: its exit code.
+        command: name of the command without `dfl-`, such as `fit`.
+        code: the exit code.
     """
     refusal = refused_output()
     if refusal is not None:
@@ -108,5 +108,5 @@ def _refuse(command: str, sentence: str) -> NoReturn:
 
 
 def _end_at_once() -> None:
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup or a first process has it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup or a parent process has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)

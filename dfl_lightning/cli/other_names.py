@@ -1,4 +1,4 @@
-"""Options as other programs call them (fluke, Flower, FedLab, FedML, PFLlib, Lightning), and what they are here."""
+"""Names of options in other programs (fluke, Flower, FedLab, FedML, PFLlib, Lightning), and our options for them."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ _MEANT: dict[tuple[str, ...], str] = {
     ("config",): "cfg conf config_file config_path config_name",
     ("explain",): "dry_run",
 }
-"""Options of ours, by the names that others give them, in small letters with underscores."""
+"""Names in other programs, in lower case with underscores, by our options."""
 
 OTHER_NAMES = {name: ours for ours, names in _MEANT.items() for name in names.split()}
-"""What is meant by each of the names, one option or several."""
+"""Our options, one or several, by the name in other programs."""
 
 
 def meant(option: str, dashes: str = "--") -> str:
-    """A hint for an option that is called otherwise here; empty where the name is not a known one.
+    """Return a hint at our option for a name of another program; empty if the name is not known.
 
     Args:
-        option: as it was typed, without dashes before it: dotted, with dashes or underscores, in any letters.
-        dashes: before the options in the hint.
+        option: the name as it was typed, without leading dashes; case, dashes and underscores do not matter.
+        dashes: prefix of the options in the hint.
 
     Examples:
         >>> meant("batch-size"), meant("zzz")
@@ -85,9 +85,9 @@ def meant(option: str, dashes: str = "--") -> str:
         "; did you mean '--model.local_epochs'?"
     """
     section, _, name = option.rpartition(".")
-    found = OTHER_NAMES.get(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"), ())
-    if option in found:  # which another class of the group has
+    options = OTHER_NAMES.get(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"), ())
+    if option in options:  # the name is right, but the chosen class does not have the option
         return ""
-    inside = tuple(ours for ours in found if section and ours.startswith(f"{section}."))
-    listed = " or ".join(f"'{dashes}{ours}'" for ours in inside or found)
+    inside = tuple(ours for ours in options if section and ours.startswith(f"{section}."))
+    listed = " or ".join(f"'{dashes}{ours}'" for ours in inside or options)
     return f"; did you mean {listed}?" if listed else ""

@@ -1,4 +1,4 @@
-"""How the commands that train nothing themselves read their arguments and end: one sentence, and an exit code."""
+"""The parser and the exit of commands that do not train: one-sentence messages, and exit codes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ from dfl_lightning.utils.errors import UserError, one_line
 
 
 class OneSentenceParser(argparse.ArgumentParser):
-    """Says a mistake in one sentence, and knows `--version`."""
+    """Parser that reports a mistake in one sentence, and can have the option `--version`."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse arguments."""
+        """Raise the error about wrong arguments.
+
+        Raises:
+            UserError: always.
+        """
         raise UserError(f"{message}; {self.prog} --help shows what it takes")
 
     def add_version(self) -> None:
-        """The option `--version`."""
+        """Add the option `--version`."""
         self.add_argument("--version", action="version", version=version_line())
 
 
 def end(command: str, work: Callable[[], int]) -> int:
-    """The exit code of a command: its own, 2 after a user's mistake, 1 after a bug of ours, 128 + signal.
+    """Run a command, report its error, and return its exit code.
+
+    The code is that of `work`, 2 after a user's mistake, 1 after a bug, or 128 + the number of a signal.
 
     Args:
-        command: its name, for the sentence.
-        work: what it does; returns its exit code.
+        command: name of the command, for the message.
+        work: the work of the command; returns its exit code.
     """
     try:
         return work()
@@ -57,8 +63,8 @@ def say(command: str, sentence: str, code: int) -> int:
     """Print one line on standard error, and return the exit code.
 
     Args:
-        command: `dfl-study` for example.
-        sentence: what to print; line breaks become spaces.
+        command: name of the command, such as `dfl-study`.
+        sentence: the message; line breaks become spaces.
         code: the exit code.
     """
     print(f"{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What arguments of `dfl-fit` mean, and whether their run could begin: for programs, without printing."""
+"""The config that arguments of `dfl-fit` make, and a check that their run could start; for programs, without output."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a run before it begins.
+    """The facts that are known about a run before it starts.
 
     Attributes:
-        samples: of all clients together: `train`, `val` and `test`.
+        samples: numbers of samples of all clients together, by `train`, `val` and `test`.
         columns: names of the numbers that its metrics.csv may have.
     """
 
@@ -44,7 +44,7 @@ def resolve(argv: Sequence[str]) -> dict[str, Any]:
         argv: the arguments, without the command.
 
     Raises:
-        UserError: they are refused.
+        UserError: the arguments are wrong.
     """
     with _as_a_command():
         cli = DFLCLI("fit", read(split(list(argv))), stop_at="config")
@@ -54,15 +54,15 @@ def resolve(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def set_up(argv: Sequence[str], common: Common | None = None) -> Outline:
-    """Set a run up as far as possible without training.
+    """Set up a run without training, to find errors and the facts about it.
 
     Args:
         argv: the arguments, without the command.
-        common: what runs that were set up before have left; default: nothing.
+        common: data and engine of runs that were set up before; default: none.
 
     Raises:
         MissingData: files of the data are missing.
-        UserError: the run is refused for another reason.
+        UserError: the run cannot start for another reason.
     """
     try:
         with _as_a_command():
@@ -75,11 +75,13 @@ def set_up(argv: Sequence[str], common: Common | None = None) -> Outline:
 
 @dataclass
 class Common:
-    """Keep what runs share that are set up one after another, made once: data, and the engine with its trials.
+    """Data and an engine with its trials, shared by runs that are set up one after another.
 
-    A run gets the data of the former one where the config has the same data and seed, and its engine where the config
-    has, besides, the same network, local work, objective and trainer, which is all that an engine is made of. Whatever
-    would be refused has been refused then. All else, policies and topology above all, is made for each run.
+    A run gets the data of the former one if both have the same data and seed, and its engine if both also have the same
+    network, local work, objective and trainer, on which alone an engine depends. Errors of shared parts were raised for
+    the first run. All other parts, such as policies and topology, are made for each run.
+
+    It is a context manager: the shared parts are freed at its end.
     """
 
     data: tuple[str, FederatedData] | None = None
@@ -87,7 +89,7 @@ class Common:
 
     def __enter__(self) -> Common:
         gc.collect()
-        gc.freeze()  # the libraries' objects need not be looked through after each run
+        gc.freeze()  # so that a collection after each run skips the objects of the libraries
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,13 +115,13 @@ def _outline(cli: DFLCLI, common: Common) -> Outline:
 
 
 def _text(config: dict[str, Any] | None, keys: Sequence[str]) -> str:
-    """A part of a resolved config, to be compared."""
+    """Format a part of a resolved config as text, so that it can be compared."""
     return json.dumps({key: (config or {}).get(key) for key in keys}, sort_keys=True, default=str)
 
 
 @contextmanager
 def _as_a_command() -> Iterator[None]:
-    """Errors become a user's mistakes where the command would say so; warnings are for those who run it."""
+    """Turn errors that a command would report as a user's mistake into `UserError`, and suppress warnings."""
     with quiet_lightning(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_environment()

@@ -1,4 +1,4 @@
-"""Runs named on a command line: a folder means its last checkpoint and, where no config is given, its own config."""
+"""Runs on a command line: a run folder stands for its last checkpoint and, without a config, for its own config."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def take_run(command: str, arguments: list[Argument]) -> list[Argument]:
 
     Args:
         command: `fit`, `validate` or `test`.
-        arguments: of the command line.
+        arguments: the arguments of the command line.
 
     Raises:
-        UserError: two runs, or none; such an argument for `dfl-fit`, which takes options only.
+        UserError: there are two runs or none; or the command is `dfl-fit`, which takes options only.
     """
     strays, options = [each.value or "" for each in arguments if not each.option], {each.option for each in arguments}
     if not strays:
@@ -38,7 +38,7 @@ def take_run(command: str, arguments: list[Argument]) -> list[Argument]:
             raise no_run(command)
         return arguments
     if command == "fit":
-        _hint_at_an_option(strays[0])
+        _check_stray(strays[0])
         return arguments
     if len(strays) > 1:
         raise UserError(f"'{strays[0]}' and '{strays[1]}': a command evaluates one run; options begin with --")
@@ -48,29 +48,29 @@ def take_run(command: str, arguments: list[Argument]) -> list[Argument]:
 
 
 def no_run(command: str) -> UserError:
-    """What an evaluation without a run is answered."""
+    """Return the error about an evaluation without a run."""
     return UserError(f"no run is named; give its folder: dfl-{command} RUN")
 
 
-def _hint_at_an_option(value: str) -> None:
-    """Refuse a value that stands alone where the option that it belongs to can be told."""
+def _check_stray(value: str) -> None:
+    """Raise if a value without an option is a config or a run; the message names the option that it needs."""
     if value in shipped("configs") or (value.endswith((".yaml", ".yml", ".zip")) and Path(value).is_file()):
-        raise UserError(f"'{value}' belongs to no option; write --config {value}")
+        raise UserError(f"unexpected argument '{value}'; write --config {value}")
     if is_checkpoint(checkpoint_of(value)):
-        raise UserError(f"'{value}' belongs to no option; --ckpt_path {value} goes on with that run")
+        raise UserError(f"unexpected argument '{value}'; to resume that run use --ckpt_path {value}")
 
 
 def config_of_run(arguments: list[Argument]) -> list[Argument]:
-    """Find the run's own config, to be read before the arguments: for a command line with a run and without a config.
+    """Find the config of the run that a command line names, if the command line has no config itself.
 
     Returns:
-        Its path, or nothing where no run is named.
+        The config as an argument, to be read before the others; or nothing.
 
     Raises:
-        UserError: no such run; or one without a config, where the arguments do not name data either.
+        UserError: the run does not exist, or has no config although the arguments do not name data.
     """
     options = {each.option: each.value for each in arguments}
-    if options.get("ckpt_path") == "":  # a variable of the shell that is not set
+    if options.get("ckpt_path") == "":  # probably a variable of the shell that is not set
         raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
     named = options.get("ckpt_path") or "null"
     if "config" in options or named == "null":
@@ -95,12 +95,12 @@ def config_of_run(arguments: list[Argument]) -> list[Argument]:
 
 
 def remarks_on_history(configs: Sequence[tuple[str, dict[str, Any]]], checkpoint: str | None, fork: bool) -> list[str]:
-    """What a fit must know whose config is of a run that did not have these settings from its first round on.
+    """Return remarks on configs of runs that had other settings in earlier rounds, so that a new run differs.
 
     Args:
-        configs: paths and contents.
-        checkpoint: what the fit goes on from.
-        fork: whether in a new run.
+        configs: paths and contents of the configs.
+        checkpoint: the checkpoint that the fit continues, if any.
+        fork: True if the fit continues it as a new run.
     """
     if checkpoint is not None and not fork:
         return []
@@ -108,21 +108,22 @@ def remarks_on_history(configs: Sequence[tuple[str, dict[str, Any]]], checkpoint
 
 
 def remarks_on_place(arguments: Sequence[Argument], checkpoint: str) -> list[str]:
-    """What a fit must know that goes on with a run and names another folder for it: the run stays in its own.
+    """Return a remark if a resume names another folder for its run, which stays in its own.
 
     Args:
-        arguments: of the command line.
-        checkpoint: what the fit goes on from.
+        arguments: the arguments of the command line.
+        checkpoint: the checkpoint that the fit continues.
     """
     run = run_of(Path(checkpoint))
     typed = [str(a.value) for a in arguments if a.content is None and a.option == "trainer.default_root_dir"]
     if not typed or run is None or Path(typed[-1]).resolve() in run.resolve().parents:
         return []
-    place = f"trainer.default_root_dir={typed[-1]}"
-    return [f"{place}: the run goes on in its own folder, {run}; with --fork a new one would start there"]
+    option = f"trainer.default_root_dir={typed[-1]}"
+    return [f"{option}: the run continues in its own folder, {run}; with --fork a new one would start there"]
 
 
 def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iterator[str]:
+    """Yield a remark on the fork, and one on each changed resume, of the run to which a config belongs."""
     check_history(path, content)
     parent = content.get(FORKED)
     if parent is not None:
@@ -142,7 +143,7 @@ def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iter
 
 
 def command_to_go_on(run: Path) -> str:
-    """What to type in the same folder to go on with a run, quoted for a shell."""
+    """Return the command that continues a run, for the same working folder, quoted for a shell."""
     program, installed = sys.argv[0], shutil.which("dfl-fit")
     found = installed is not None and os.path.realpath(installed) == os.path.realpath(program)
     if found or os.path.basename(program) != "dfl-fit":

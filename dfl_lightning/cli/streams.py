@@ -1,6 +1,6 @@
-"""The standard streams of a command: they exist, take every character, and it is said when output cannot be written.
+"""The standard streams of a command: closed ones, characters that they lack, and output that cannot be written.
 
-Uses nothing but Python, so that it can be called before anything else is loaded.
+It imports only the standard library, so that it can be called before anything else is loaded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PLAIN = {"·": "-", "…": "...", "–": "-", "—": "-", "━": "-", "×": "x"
 
 
 def prepare_streams() -> str | None:
-    """Make the three streams usable.
+    """Prepare the three standard streams for output.
 
-    A file of a run that got the number of a closed stream would get what libraries print, so closed ones become the
-    null device. What an encoding lacks is printed as ASCII.
+    Closed ones are connected to the null device: otherwise a file of the run would get the number of the stream, and
+    with it what libraries print. Characters that an encoding lacks are printed as ASCII.
 
     Returns:
-        What is wrong with standard output, as a sentence; None where it can be written.
+        The message about a closed standard output; None if it is open.
     """
     closed = sys.stdout is None
     for number in range(3):
@@ -38,14 +38,14 @@ def prepare_streams() -> str | None:
 
 
 def refused_output(error: BaseException | None = None) -> str | None:
-    """Why standard output cannot be written, as a sentence; what is left of it is dropped then.
+    """Flush standard output, and drop the rest of it if it cannot be written.
 
     Args:
-        error: what has happened; an error of the system that names no file may have come from a line that was printed,
-            of which nothing is left to flush where Python does not buffer. An empty line finds out.
+        error: the error that ended the command. An `OSError` without a file name may be that of a printed line. If
+            Python does not buffer, flushing does not repeat it, so an empty line is printed to find out.
 
     Returns:
-        None where it can be written, or where its reader, `head` for example, has seen enough.
+        The message about the failure; None if the output can be written, or if its reader, such as `head`, has ended.
     """
     try:
         if isinstance(error, OSError) and error.filename is None:
@@ -60,12 +60,12 @@ def refused_output(error: BaseException | None = None) -> str | None:
 
 
 def drop_output() -> None:
-    """Nothing more is written to standard output, also not when Python leaves, which would complain."""
+    """Connect standard output to the null device, so that Python can flush it at the exit without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_ascii(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that a stream's encoding lacks.
+    """Replace characters that a stream's encoding lacks by similar ones of ASCII.
 
     Examples:
         >>> codecs.register_error("doctest", _as_ascii)

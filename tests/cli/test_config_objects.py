@@ -214,7 +214,7 @@ def test_data_sets_refuse_functions_that_run_commands_or_read_files(here, capsys
     data = made("FromDataset", dataset=made(f"{pipes}.Mapper", datapipe=words, fn=NAMED[name]))
     Path("c.yaml").write_text(config("data", data))
     assert cli.run("fit", ["--config", "c.yaml"]) == 2
-    assert "may not have this function called" in capsys.readouterr().err
+    assert "may not name this function" in capsys.readouterr().err
     assert not Path("canary").exists()
 
 
@@ -317,8 +317,8 @@ def test_loss_that_is_falsy_is_used():
         (made("own.touch"), Callable, "is a function; write its name alone, without class_path and init_args"),
         (made("own.Touch"), torch.nn.Module, "k 'own.Touch' is not a subclass of torch.nn.Module"),
         (made("own.Touch"), EMPTY, "annotate this argument of Owner"),
-        (made("own.Touch"), str, "none belongs there"),
-        (made("os.system"), torch.nn.Module, "of Python's standard library, of which a config makes nothing"),
+        (made("own.Touch"), str, "which this argument does not take"),
+        (made("os.system"), torch.nn.Module, "of Python's standard library, from which a config cannot make objects"),
         ([{"deep": made("own.Touch")}], dict[str, list[torch.nn.Module]], "k.deep 'own.Touch' is not"),
     ],
 )

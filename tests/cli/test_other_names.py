@@ -89,4 +89,4 @@ def test_our_options_are_not_taken_for_other_programs_options():
 
 def test_unknown_words_have_no_hint():
     assert meant("qwertz") == meant("") == meant("--") == ""
-    assert refusal("--qwertz", "3") == "there is no option --qwertz"
+    assert refusal("--qwertz", "3") == "unknown option --qwertz"

@@ -144,7 +144,7 @@ def test_a_config_that_is_given_is_the_one_that_counts(dfl, run):
 def test_resumed_run_stays_in_its_folder_and_says_so(dfl, here, run):
     words = ["--ckpt_path", run, "--trainer.max_rounds", "3", "--trainer.default_root_dir"]
     code, out, _ = dfl("fit", *words, "other")
-    place = "trainer.default_root_dir=other: the run goes on in its own folder"
+    place = "trainer.default_root_dir=other: the run continues in its own folder"
     assert (code, notes(out)) == (0, [f"{place}, {run}; with --fork a new one would start there"])
     assert not (here / "other").exists()
     code, out, _ = dfl("fit", *words, "runs", "--trainer.max_rounds", "4")
@@ -178,7 +178,7 @@ def test_fork_without_a_run_is_refused(dfl, here, small_run):
     code, _, err = dfl("fit", "--config", "small.yaml", "--fork")
     assert (code, err) == (
         2,
-        "dfl-fit: --fork starts a new run from another one; name that by --ckpt_path RUN\n",
+        "dfl-fit: --fork starts a new run from another one; name it with --ckpt_path RUN\n",
     )
     assert not (here / "runs").exists()
     with pytest.raises(UserError, match="fork starts a new run from a checkpoint: give ckpt_path"):
@@ -240,10 +240,10 @@ def test_options_override_the_runs_own(dfl, run):
         ("test", ["nowhere"], "nowhere: no such checkpoint"),
         ("test", ["nowhere", "--config", "small.yaml"], "nowhere: no such checkpoint"),
         ("test", ["runs", "--config", "small.yaml"], "runs: no checkpoint; give a run folder or a checkpoint"),
-        ("fit", ["RUN"], "'RUN' belongs to no option; --ckpt_path RUN goes on with that run"),
-        ("fit", ["small.yaml"], "'small.yaml' belongs to no option; write --config small.yaml"),
-        ("fit", ["afind"], "'afind' belongs to no option; write --config afind"),
-        ("fit", ["what", "--config", "small.yaml"], "'what' belongs to no option; options begin with --"),
+        ("fit", ["RUN"], "unexpected argument 'RUN'; to resume that run use --ckpt_path RUN"),
+        ("fit", ["small.yaml"], "unexpected argument 'small.yaml'; write --config small.yaml"),
+        ("fit", ["afind"], "unexpected argument 'afind'; write --config afind"),
+        ("fit", ["what", "--config", "small.yaml"], "unexpected argument 'what'; options begin with --"),
     ],
 )
 def test_misplaced_words_are_refused_in_one_sentence(dfl, run, command, words, answer):

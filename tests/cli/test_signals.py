@@ -143,7 +143,7 @@ def test_the_sentence_after_ctrl_c_can_be_typed(here, tmp_path, capsys):
     words = ["--trainer.default_root_dir", ODD, "--trainer.max_rounds", "5"]
     code, _, err = here(*words, "--trainer.callbacks", "own.Stop")
     assert code == 130
-    program, *typed = shlex.split(err.rstrip("\n").partition("; go on with: ")[2])
+    program, *typed = shlex.split(err.rstrip("\n").partition("; continue with: ")[2])
     assert program == "dfl-fit"
     (folder,) = (tmp_path / ODD).glob("small/*")
     assert cli.run("fit", typed) == 0, capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Classes by name: what configs may make, and from where."""
+"""Classes by name: those that a config may make, and the modules in which they are found."""

@@ -1,4 +1,4 @@
-"""What the types of arguments and results say: which objects an argument takes, and what a function makes."""
+"""Type annotations: the objects that an argument takes, and the class of a function's result."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CONTAINERS = ("builtins", "collections", "collections.abc")
 
 
 class Accepted(NamedTuple):
-    """What an argument takes.
+    """The objects that an argument takes.
 
     Attributes:
         bases: classes whose objects it takes.
-        called: it takes something that can be called.
-        made: classes whose objects the thing that it calls makes: an optimizer, for example.
-        unknown: its type says nothing.
+        called: True if it takes a callable.
+        made: classes of the objects that the callable returns, such as an optimizer.
+        unknown: True if its type does not tell.
     """
 
     bases: tuple[type, ...] = ()
@@ -35,7 +35,7 @@ class Accepted(NamedTuple):
 
 
 def accepted_by(annotation: Any) -> Accepted:
-    """What an argument of some type takes.
+    """Return the objects that an argument of some type takes.
 
     Examples:
         >>> from torch import nn
@@ -65,7 +65,7 @@ def accepted_by(annotation: Any) -> Accepted:
 
 
 def _together(annotations: tuple[Any, ...]) -> Accepted:
-    """What is taken by any of some types; those of a tuple may end in an ellipsis."""
+    """Return the union of the objects that some types take; an ellipsis, as in a tuple's type, is skipped."""
     parts = [accepted_by(annotation) for annotation in annotations if annotation is not ...]
     return Accepted(
         bases=tuple(dict.fromkeys(base for part in parts for base in part.bases)),
@@ -76,11 +76,11 @@ def _together(annotations: tuple[Any, ...]) -> Accepted:
 
 
 def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """An annotation of a function's, which may be its text; `EMPTY` where that names what the module does not have.
+    """Evaluate an annotation that is a text; return `EMPTY` if it contains a name that the module does not have.
 
     Args:
-        annotation: of an argument, or what a function returns.
-        function: whose module the names are looked up in.
+        annotation: the annotation of an argument or of a result; returned as it is unless it is a text.
+        function: the function to which it belongs, in whose module names are looked up.
 
     Examples:
         >>> evaluated("list[int] | None", accepted_by)
@@ -90,19 +90,15 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     """
     if not isinstance(annotation, str):
         return annotation
-    usual = {**vars(collections.abc), **vars(typing)}  # torch imports these for type checkers only
+    typing_names = {**vars(collections.abc), **vars(typing)}  # torch imports these for type checkers only
     try:
-        return eval(annotation, {**usual, **getattr(inspect.unwrap(function), "__globals__", {})})
-    except Exception:  # imported for type checkers only, or of a later Python
+        return eval(annotation, {**typing_names, **getattr(inspect.unwrap(function), "__globals__", {})})
+    except Exception:  # its names may exist for type checkers only, or in a later Python
         return EMPTY
 
 
 def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
-    """Whether a function says that it returns an object of some classes.
-
-    Args:
-        function: any.
-        bases: the classes.
+    """Return True if a function's annotation says that it returns an object of one of some classes.
 
     Examples:
         >>> returns(accepted_by, (tuple,))
@@ -112,7 +108,7 @@ def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
     """
     try:
         annotation = inspect.signature(function).return_annotation
-    except (ValueError, TypeError):  # written in C
+    except (ValueError, TypeError):  # functions in C have no signature
         return False
     made = get_origin(kind := evaluated(annotation, function)) or kind
     return inspect.isclass(made) and made is not EMPTY and issubclass(made, bases)

@@ -1,4 +1,4 @@
-"""The names of the shipped classes, read from their source: importing them takes seconds."""
+"""The names of the shipped classes, read from their source, since importing them takes seconds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def class_names(base: str) -> dict[str, str]:
-    """The classes that a package exports below a base class, and the first line of their documentation, by name.
+    """Return the first line of documentation of each exported class that derives from a base, by name.
 
     Args:
-        base: the package and the class, for example `callbacks.Selection`.
+        base: the package and the base class, such as `callbacks.Selection`.
 
     Examples:
         >>> list(class_names("callbacks.Dropout"))
@@ -32,13 +32,13 @@ def class_names(base: str) -> dict[str, str]:
 
 @cache
 def _classes(package: str) -> dict[str, ast.ClassDef]:
-    """The classes of all modules of a package."""
+    """Parse all modules of a package, and return their classes by name."""
     trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (_PACKAGE / package).rglob("*.py"))
     return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _exported(package: str) -> list[str]:
-    """A package's `__all__`."""
+    """Return the names in a package's `__all__`."""
     tree = ast.parse((_PACKAGE / package / "__init__.py").read_text(encoding="utf-8"))
     assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     names: list[str] = ast.literal_eval(assigned["__all__"])

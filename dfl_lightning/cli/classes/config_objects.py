@@ -1,8 +1,8 @@
-"""What a config may make, and which functions it may name: objects that fit their place, and functions that compute.
+"""The safety check of a config: objects must fit their argument, and functions must only compute.
 
-The parser makes an object of everything with a `class_path`, and where that names a function, calls it: `os.system`,
-for example, with its `init_args`. So the parsed configuration is looked at before anything is made of it. To see what a
-name means, its module is imported, which runs that module; nothing else of a config runs unseen.
+The parser makes an object of each `class_path`, and if that names a function, calls it: `os.system`, for example, with
+its `init_args`. So the parsed config is checked before any object is made. To find out what a name means, its module is
+imported, which runs that module; no other code of a config runs unchecked.
 """
 
 from __future__ import annotations
@@ -34,30 +34,29 @@ KINDS = (
     *(nn.Module, Optimizer, LRScheduler, Dataset, Sampler, Callback, Logger, Profiler),
     *(LightningDataModule, Partition, Objective),
 )
-"""What may be made for an argument that does not say what it takes; whatever can be called, too."""
+"""Classes whose objects, in addition to callables, may be made for an argument without a useful annotation."""
 
 ROOMS = (
     *("torch.nn.functional", "torch._C._nn", "torch._C._special", "torchvision.transforms", "torchvision.ops"),
     "torchmetrics.functional",
 )
-"""Modules of libraries whose functions may be named: they compute; others of a library may read, write or start."""
-
+"""Modules of libraries whose functions may be named, since they only compute; others may access files or processes."""
 
 _UNKNOWN = inspect.Parameter("unknown", inspect.Parameter.KEYWORD_ONLY)
-"""An argument that no signature names."""
+"""Stands for an argument that the signature does not name."""
 
 
 def check_objects(values: Any, where: str, annotation: Any, owner: str = "") -> None:
-    """Refuse what a config must neither make nor have called, at any depth.
+    """Check a parsed value of a config, at any depth, for objects and functions that are not allowed.
 
     Args:
-        values: what was parsed: a specification with `class_path`, a list or mapping of such, a function, or plain.
-        where: its dotted name, without `init_args`.
-        annotation: the type of the argument that it is for, `EMPTY` where there is none.
+        values: a specification with `class_path`, a list or mapping of such, a function, or a plain value.
+        where: dotted name of the value, without `init_args`.
+        annotation: the type of the argument to which it is passed, `EMPTY` if there is none.
         owner: the name of the class whose argument it is.
 
     Raises:
-        UserError: which name, and what its place takes.
+        UserError: one is not allowed; the message says what the argument takes.
     """
     if isinstance(values, (list, tuple)):
         for value in values:
@@ -78,7 +77,7 @@ def _mapping(values: Any) -> Mapping[str, Any]:
 
 
 def _check_specification(spec: Mapping[str, Any], where: str, accepted: Accepted, owner: str) -> None:
-    """A class, and the same for each of its arguments."""
+    """Check the class of a specification, and then each of its arguments."""
     made = import_object(where, spec["class_path"])
     if not _may_be_made(made, accepted):
         raise UserError(f"{where} '{spec['class_path']}' {_why_not(made, accepted, owner)}")
@@ -86,7 +85,7 @@ def _check_specification(spec: Mapping[str, Any], where: str, accepted: Accepted
     for part in ("init_args", "dict_kwargs"):
         for option, value in _mapping(spec.get(part) or {}).items():
             parameter = parameters.get(option, _UNKNOWN)
-            if value is not parameter.default:  # a class's own default is no config's doing
+            if value is not parameter.default:  # a default comes from the class, not from the config
                 check_objects(value, f"{where}.{option}", parameter.annotation, made.__name__)
 
 
@@ -104,11 +103,13 @@ def _can_be_called(cls: type) -> bool:
 
 
 def _why_not(made: Any, accepted: Accepted, owner: str) -> str:
-    """What is wrong with a name in its place, and what is right."""
+    """Describe why a name is not allowed for an argument, and what is allowed."""
     bases = accepted.bases + accepted.made
     names = " or ".join(map(public_path, bases))
     if is_pythons_own(made):
-        return "is of Python's standard library, of which a config makes nothing" + (f"; name a {names}" * bool(names))
+        return "is of Python's standard library, from which a config cannot make objects" + (
+            f"; name a {names}" * bool(names)
+        )
     if inspect.isclass(made) and bases:
         return f"is not a subclass of {names}"
     if accepted.called and not inspect.isclass(made):
@@ -116,25 +117,25 @@ def _why_not(made: Any, accepted: Accepted, owner: str) -> str:
     if bases:
         return say_what_it_returns(bases[0])
     if accepted.unknown:
-        return f"cannot be made where no type says what belongs there; annotate this argument of {owner or 'yours'}"
-    return "is the name of a class or a function, and none belongs there"
+        return f"cannot be made for an argument without a type; annotate this argument of {owner or 'yours'}"
+    return "is a class or a function, which this argument does not take; give it a plain value"
 
 
 def _check_function(function: Any, where: str, accepted: Accepted) -> None:
-    """A function that is handed over as it is."""
+    """Check a function that is passed as an argument, and called later."""
     inner = function.func if isinstance(function, functools.partial) else function
     name = f"{inner.__module__}.{getattr(inner, '__qualname__', '')}"
     if accepted.made and not returns(function, accepted.made):
         raise UserError(f"{where} '{name}' {say_what_it_returns(accepted.made[0])}")
     if not _only_computes(inner):
         raise UserError(
-            f"{where} '{name}': a config may not have this function called; name one of torch.nn.functional or "
+            f"{where} '{name}': a config may not name this function; name one of torch.nn.functional or "
             "torchvision.transforms, or write your own around it"
         )
 
 
 def _only_computes(function: Any) -> bool:
-    """Whether a function is a user's own, or of a library's rooms that only compute."""
+    """Return True if a function is the user's own, or in one of the modules of `ROOMS`."""
     module = str(function.__module__)
     if inspect.isbuiltin(function) and module == "torch":
         return True
@@ -142,9 +143,9 @@ def _only_computes(function: Any) -> bool:
 
 
 def is_pythons_own(thing: Any) -> bool:
-    """Whether a class or a function is of Python's standard library, wherever it was found.
+    """Return True if a class or a function is of Python's standard library.
 
-    A module of the user's may be called like one of Python's.
+    The file is compared too, since a module of the user may have the name of one of Python's.
     """
     module = str(getattr(thing, "__module__", None) or "builtins")
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -152,7 +153,7 @@ def is_pythons_own(thing: Any) -> bool:
 
 
 def _is_installed(function: Any) -> bool:
-    """Whether a function is of Python, of this package or of an installed one: not of a module in a user's folder."""
+    """Return True if a function is of Python, of this package or of an installed one, not of a user's folder."""
     module = str(function.__module__ or "builtins")
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or module.partition(".")[0] == "dfl_lightning":
@@ -166,5 +167,5 @@ def _is_below(file: str, folders: tuple[str, ...]) -> bool:
 
 @functools.cache
 def _pythons() -> tuple[str, ...]:
-    """Folders of the standard library."""
+    """Return the folders of the standard library."""
     return tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib"))

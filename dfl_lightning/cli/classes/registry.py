@@ -1,4 +1,4 @@
-"""What has a name: the classes of every group, for the command line's checks, hints and `--list`."""
+"""The classes of every group by name, for the checks and hints of the command line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dfl_lightning.engines.optimizing.optimizers import ELEMENTWISE
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
 GROUPS: dict[str, type] = {name: attrgetter(base)(dfl_lightning) for name, base in keys.GROUPS.items()}
-"""Every group whose classes answer to their names; a group comes after the one that it is part of."""
+"""Base classes of all groups with shipped classes, by key; a group comes after the one that it is part of."""
 
 FAMILIES = {name: GROUPS[name] for name in keys.FAMILIES}
 """Groups of policies and monitors, by their key in a config."""
 
 NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition}
-"""Arguments of a group's classes that take a class of that group again."""
+"""Arguments of classes that take another class of the same group."""
 
 LIBRARY_GROUPS: dict[str, type] = {
     "model.optimizer": torch.optim.Optimizer,
@@ -42,13 +42,13 @@ LIBRARY_GROUPS: dict[str, type] = {
     "trainer.callbacks": Callback,
     "trainer.logger": Logger,
 }
-"""Groups whose classes are of torch, torchmetrics or Lightning."""
+"""Base classes of the groups whose classes are of torch, torchmetrics or Lightning, by key."""
 
 CLASSES = {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}
-"""Every place of a config that classes are named in, and the class that they derive from."""
+"""All options of a config that name classes, with their base classes."""
 
 MANY = (*keys.LISTS, "trainer.callbacks", "trainer.logger", "model.metrics")
-"""Those of them that take a list."""
+"""The options that take a list of classes."""
 
 _ROOMS = (callbacks, objectives, data, models, tasks, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
@@ -63,18 +63,18 @@ _WORDS = {
     "model.metrics": ("metric", "metrics"),
     "trainer.callbacks": ("callback", "callbacks"),
 }
-"""What one class of a group is called, and what several are, where the key and an s do not say it."""
+"""Singular and plural of the word for a group's classes, unless they are its key without and with an s."""
 
 
 @cache
 def shipped_classes(group: str) -> dict[str, type]:
-    """The concrete classes of a group that have a short name, by name."""
+    """Return the concrete classes of a group that have a short name, by name."""
     base = CLASSES[group]
     rooms = _ROOMS_OF.get(group, _ROOMS)
-    found = {n: getattr(room, n) for room in rooms for n in getattr(room, "__all__", None) or vars(room)}
+    exported = {n: getattr(room, n) for room in rooms for n in getattr(room, "__all__", None) or vars(room)}
     return {
         name: cls
-        for name, cls in sorted(found.items())
+        for name, cls in sorted(exported.items())
         if inspect.isclass(cls)
         and issubclass(cls, base)
         and not name.startswith("_")
@@ -84,8 +84,10 @@ def shipped_classes(group: str) -> dict[str, type]:
 
 
 def names_of(group: str) -> list[str]:
-    """The classes of a group that are worth naming: optimizers that can be stacked, metrics for classes, no policies
-    among Lightning's callbacks.
+    """List the names of a group's classes for hints and help.
+
+    Of optimizers these are the ones that can be stacked, of metrics those for classification, and of Lightning's
+    callbacks those that are not policies.
     """
     if group == "model.optimizer":
         return list(ELEMENTWISE)
@@ -97,7 +99,7 @@ def names_of(group: str) -> list[str]:
 
 
 def listed(group: str) -> str:
-    """The choices of a group as part of a sentence.
+    """List the choices of a group as part of a sentence.
 
     Examples:
         >>> listed("threshold")
@@ -107,19 +109,20 @@ def listed(group: str) -> str:
 
 
 def _words(group: str) -> tuple[str, str]:
+    """Return the singular and the plural of the word for a group's classes."""
     word = group.rpartition(".")[2]
     return _WORDS.get(group, (word, f"{word}s"))
 
 
 def class_of(group: str, name: str) -> Any:
-    """The class that a name of a group means; a function where one may make the network, the optimizer and the like.
+    """Find the class with a name in a group; for a network, optimizer or loss also a function that makes one.
 
     Args:
         group: a key of `CLASSES`.
-        name: a class's short name, or the import path of any class.
+        name: the short name of a class, or an import path.
 
     Raises:
-        UserError: unknown, of another family, or not importable; the sentence names the choices.
+        UserError: the name is unknown, cannot be imported, or is of another group; the message names the choices.
     """
     choices = shipped_classes(group)
     if name in choices:
@@ -148,13 +151,13 @@ def class_of(group: str, name: str) -> Any:
 
 
 def say_what_it_returns(base: type) -> str:
-    """What is wrong with a function that is named in place of a class, and what to do about it."""
+    """Describe the error of a function, named instead of a class, whose result has no annotation."""
     path = public_path(base)
     return f"is a function that does not say that it returns a {path}; annotate it with '-> {path}', or name a class"
 
 
 def public_path(cls: type) -> str:
-    """A class's import path as people write it: of the shortest module that offers it."""
+    """Return the shortest import path of a class, which is the one that people write."""
     parts = cls.__module__.split(".")
     for length in range(2, len(parts)):
         module = ".".join(parts[:length])
@@ -165,29 +168,31 @@ def public_path(cls: type) -> str:
 
 @cache
 def parameters_of(made: Any) -> Mapping[str, inspect.Parameter]:
-    """The arguments that a class, or a function, takes by name, those of bases included where it passes keywords on.
+    """Return the arguments that a class or a function takes by name.
+
+    They include those of base classes to which `__init__` passes keywords.
 
     Returns:
-        Their defaults and types; a type is `EMPTY` where its text names what the module does not have.
+        The arguments with defaults and types; a type is `EMPTY` if it cannot be evaluated.
 
     Examples:
         >>> {name: parameter.default for name, parameter in parameters_of(callbacks.AdaptiveThreshold).items()}
         {'tau': 0.5, 'rule': 'ratio', 'normalise': False}
     """
-    found: dict[str, inspect.Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     for init in inits_of(made):
         for name, parameter in list(inspect.signature(init).parameters.items())[inspect.isclass(made) :]:
-            if parameter.kind in _BY_NAME and name not in found:
-                found[name] = parameter.replace(annotation=evaluated(parameter.annotation, init))
-    return MappingProxyType(found)
+            if parameter.kind in _BY_NAME and name not in parameters:
+                parameters[name] = parameter.replace(annotation=evaluated(parameter.annotation, init))
+    return MappingProxyType(parameters)
 
 
 def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
-    """What a class's arguments go to: its `__init__`, and its bases' where keywords are passed on; or the function."""
+    """Yield the functions that receive the arguments: `__init__` of a class and of bases that get its keywords."""
     if not inspect.isclass(made):
         yield made
         return
-    for base in made.__mro__[:-1]:  # without `object`, whose own takes no arguments, whatever its signature says
+    for base in made.__mro__[:-1]:  # without `object`, whose `__init__` takes no arguments in spite of its signature
         init = base.__dict__.get("__init__")
         if init is None:
             continue
@@ -197,31 +202,31 @@ def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
 
 
 def may_be_null(parameter: inspect.Parameter) -> bool:
-    """Whether null is a value of an argument; the parser lets it pass everywhere."""
+    """Return True if an argument may be null; the parser itself would accept null for each argument."""
     kind = parameter.annotation
     return parameter.default is None or kind in (EMPTY, Any) or NoneType in get_args(kind)
 
 
 def leaves_keywords_open(made: Any) -> bool:
-    """Whether a class, or a function, takes arguments that no signature names."""
+    """Return True if a class or a function takes keywords that no signature names."""
     inits = list(inits_of(made))
     return bool(inits) and takes_keywords(inits[-1])
 
 
 def takes_keywords(cls: Any) -> bool:
-    """Whether arguments are passed on that the signature does not name."""
+    """Return True if the signature has `**kwargs`."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 
 
 def import_object(where: str, path: str) -> Any:
-    """What an import path means: something of a module, or of a class in one.
+    """Import the object that a path names: an attribute of a module, or of a class in one.
 
     Args:
-        where: the place of a config that names it.
+        where: dotted name of the option, for messages.
         path: `module.name`, or `module.Class.name`.
 
     Raises:
-        UserError: no such module or no such name in it, or an error inside the user's module.
+        UserError: the module or the name does not exist, or importing the user's module fails.
     """
     parts = path.split(".")
     for length in range(max(len(parts) - 1, 1), 0, -1):
@@ -231,7 +236,7 @@ def import_object(where: str, path: str) -> Any:
             break
         except ModuleNotFoundError as error:
             if length == 1 or error.name != module:  # otherwise the last part may be a class
-                remedy = "run from its folder, put it beside the config, or install it"
+                remedy = "run from its folder, put it next to the config, or install it"
                 raise UserError(f"{where} '{path}': no module named '{error.name}'; {remedy}") from None
         except Exception as error:
             what = f"{type(error).__name__}: {reason(error)}"
@@ -245,5 +250,5 @@ def import_object(where: str, path: str) -> Any:
 
 
 def first_line(thing: Any) -> str:
-    """The first line of a class's documentation."""
+    """Return the first line of a class's documentation."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]

@@ -1,1 +1,1 @@
-"""What leaves a run folder: state dicts and bundles."""
+"""Exports of a run: state dicts and bundles."""

@@ -1,4 +1,4 @@
-"""A run is packed into one file, with which it is repeated elsewhere: `dfl-export RUN --bundle run.zip`."""
+"""The packing of a run into one file that repeats it elsewhere: `dfl-export RUN --bundle run.zip`."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from dfl_lightning.utils.storage.shipped_files import shipped
 from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, read_config
 
 INPUTS = ("topology", "graph", "file", "trace", "split", "path", "init")
-"""Options that name an input, whatever their value looks like."""
+"""Options whose value is always the path of an input."""
 
 OUTPUTS = ("default_root_dir", "save_dir", "dirpath", "filename", "run_name")
-"""Options that name what a run writes."""
+"""Options whose value is the path of an output."""
 
 NOT_FILES = {"model.init": ("common", "independent")}
-"""Values of inputs that are no paths."""
+"""Values of such options that are not paths."""
 
 
 @dataclass
 class Bundle:
-    """What goes into a bundle.
+    """The content of a bundle.
 
     Attributes:
-        config: with the paths of packed files.
-        members: the content of each member, or the file that has it, by name.
+        config: the config, with the paths of files in the bundle.
+        members: content of each member, or the path of the file that has it, by name.
         left_out: inputs that are not packed.
-        remarks: sentences about what may not be as it was in the run.
+        remarks: sentences about possible differences from the run.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Bundle:
 
     @property
     def modules(self) -> list[str]:
-        """Own modules whose code is packed."""
+        """Names of the user's own modules whose code is packed."""
         names = sorted(name for name in self.members if name.startswith(f"{CODE}/"))
         return [".".join(Path(name).with_suffix("").parts[1:]).removesuffix(".__init__") for name in names]
 
@@ -81,7 +81,7 @@ def bundle(run: str | Path, to: str | Path) -> Bundle:
         to: the zip file to write; it must not exist.
 
     Returns:
-        What was packed, and what was not.
+        The content of the bundle, with the inputs that were left out.
 
     Raises:
         UserError: the run has no config, or its code is not kept; the file exists, cannot be written or would be too
@@ -112,34 +112,34 @@ def bundle(run: str | Path, to: str | Path) -> Bundle:
 
 
 def collect(folder: Path) -> Bundle:
-    """Collect what a run's bundle holds.
+    """Collect the content of a run's bundle.
 
     Args:
-        folder: of the run.
+        folder: the run folder.
 
     Raises:
-        UserError: something is missing, or too large.
+        UserError: a file is missing, or too large.
     """
-    config, found = read_config(folder / CONFIG), Bundle()
-    files = _Files(found, _working_folders(folder, config), (folder / CONFIG).stat().st_mtime)
-    found.config = with_texts(config, files.packed)
-    found.config.pop(CLASS_FOLDERS, None)
-    if _add_code(found, folder, config):
-        found.config[CLASS_FOLDERS] = [CODE]
-    _notice_the_data(found, config)
-    text = yaml.safe_dump(found.config, sort_keys=False, allow_unicode=True)
-    found.members = {CONFIG: text.encode(), **found.members}
+    config, packed = read_config(folder / CONFIG), Bundle()
+    files = _Files(packed, _working_folders(folder, config), (folder / CONFIG).stat().st_mtime)
+    packed.config = with_texts(config, files.packed)
+    packed.config.pop(CLASS_FOLDERS, None)
+    if _add_code(packed, folder, config):
+        packed.config[CLASS_FOLDERS] = [CODE]
+    _add_remarks_on_data(packed, config)
+    text = yaml.safe_dump(packed.config, sort_keys=False, allow_unicode=True)
+    packed.members = {CONFIG: text.encode(), **packed.members}
     for name in (SPLIT, METRICS):
         if (folder / name).is_file():
-            found.members[name] = folder / name
-    if len(found.members) >= MOST_MEMBERS:
-        raise UserError(f"{folder}: {len(found.members)} files, and a bundle has fewer than {MOST_MEMBERS}")
+            packed.members[name] = folder / name
+    if len(packed.members) >= MOST_MEMBERS:
+        raise UserError(f"{folder}: {len(packed.members)} files, and a bundle has fewer than {MOST_MEMBERS}")
     total = sum(
-        content.stat().st_size if isinstance(content, Path) else len(content) for content in found.members.values()
+        content.stat().st_size if isinstance(content, Path) else len(content) for content in packed.members.values()
     )
     if total > MOST_BYTES:
         raise UserError(f"{folder}: its bundle would have {size(total)}, and at most {size(MOST_BYTES)} are packed")
-    return found
+    return packed
 
 
 def _run_folder(run: str | Path) -> Path:
@@ -152,22 +152,22 @@ def _run_folder(run: str | Path) -> Path:
 
 
 def _working_folders(folder: Path, config: Mapping[str, Any]) -> list[Path]:
-    """List the folders from which relative paths may start: that in which the run was started, and this one."""
-    place = folder.resolve()
+    """List the folders from which relative paths may start: the run's working folder, if it is known, and ours."""
+    resolved = folder.resolve()
     root = Path((config.get("trainer") or {}).get("default_root_dir") or "runs")
     started = []
-    if not root.is_absolute() and ".." not in root.parts and len(place.parents) > 1 + len(root.parts):
-        started = [place.parents[1 + len(root.parts)]]
-    return [base for base in started if (base / root).resolve() == place.parents[1]] + [Path.cwd()]
+    if not root.is_absolute() and ".." not in root.parts and len(resolved.parents) > 1 + len(root.parts):
+        started = [resolved.parents[1 + len(root.parts)]]
+    return [base for base in started if (base / root).resolve() == resolved.parents[1]] + [Path.cwd()]
 
 
 class _Files:
-    """Finds the files that a config names, and packs them.
+    """The files that a config names, which are added to a bundle.
 
     Args:
-        bundle: to which they are added.
+        bundle: the bundle.
         bases: folders from which relative paths may start.
-        since: when the run began; a file that was changed later is named.
+        since: start of the run, in seconds since 1970; there is a remark on each file that was changed later.
     """
 
     def __init__(self, bundle: Bundle, bases: list[Path], since: float) -> None:
@@ -175,7 +175,7 @@ class _Files:
         self._names: dict[Path, str] = {}
 
     def packed(self, place: str, text: str) -> Any:
-        """Return what the bundle's config says in the place of a text."""
+        """Pack the file that a text of the config names, if it does, and return the text for the bundle's config."""
         option = place.rpartition(".")[2]
         if option in OUTPUTS:
             return self._output(place, text)
@@ -203,32 +203,33 @@ class _Files:
         return self._topology(found) if place == "topology" else self.add(found)
 
     def _output(self, place: str, text: str) -> str | None:
-        """Keep where a run writes, unless that is a place of this machine."""
+        """Return the path of an output, or None, with a remark, if it is absolute and so of this machine only."""
         if not Path(text).is_absolute():
             return text
         self.bundle.remarks.append(f"{place} is a place of this machine, and is left out; name another with --{place}")
         return None
 
     def _leave_out(self, place: str, text: str | None, why: str, instead: Any = ...) -> Any:
+        """List an input as not packed, and return the value for the bundle's config, `text` by default."""
         self.bundle.left_out.append(LeftOut(place, text, why))
         return text if instead is ... else instead
 
     def add(self, path: Path, content: bytes | None = None) -> str:
-        """Add a file under its own name, or a numbered one where that is taken, and return its name in the bundle."""
-        place = path.resolve()
-        if place not in self._names:
+        """Add a file under its own name, in a numbered folder if that is taken, and return its name in the bundle."""
+        resolved = path.resolve()
+        if resolved not in self._names:
             plain = re.sub(r'[\\:*?"<>|]', "_", one_line(path.name)).strip(". ")[:150] or "file"
             folder, number = FILES, 1
             while f"{folder}/{plain}".casefold() in {name.casefold() for name in self.bundle.members}:
                 number += 1
                 folder = f"{FILES}/{number}"
-            self._names[place] = f"{folder}/{plain}"
-            self.bundle.members[self._names[place]] = place if content is None else content
+            self._names[resolved] = f"{folder}/{plain}"
+            self.bundle.members[self._names[resolved]] = resolved if content is None else content
             self.notice(path)
-        return self._names[place]
+        return self._names[resolved]
 
     def notice(self, path: Path) -> None:
-        """Say so if a file is younger than the run."""
+        """Add a remark if a file was changed after the start of the run."""
         if path.stat().st_mtime > self._since:
             self.bundle.remarks.append(f"{path} was changed after the run began; the run may have read something else")
 
@@ -253,7 +254,7 @@ class _Files:
 
 
 def _is_shipped(text: str, here: Path) -> bool:
-    """Tell whether a text is the name of a shipped topology, which an existing file of that name would hide."""
+    """Return True if a text is the name of a shipped topology, and not of a file in the folder `here`."""
     files, word = shipped("topologies"), Path(text)
     is_name = word.name == text and word.stem in files and word.suffix in ("", files[word.stem].suffix)
     return is_name and not (here / text).is_file()
@@ -262,19 +263,19 @@ def _is_shipped(text: str, here: Path) -> bool:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text that no file can be called
+    except (OSError, ValueError):  # the text cannot be the name of a file
         return False
 
 
-def _notice_the_data(found: Bundle, config: Mapping[str, Any]) -> None:
-    """Say what a data set needs that is not packed."""
+def _add_remarks_on_data(packed: Bundle, config: Mapping[str, Any]) -> None:
+    """Add the folder of a data set to the inputs that are left out, with a remark."""
     data = config.get("data")
     path = data if isinstance(data, str) else (data or {}).get("class_path", "")
-    name, known = path.rpartition(".")[2], {entry.place for entry in found.left_out}
+    name, left_out = path.rpartition(".")[2], {entry.place for entry in packed.left_out}
     if path.startswith("dfl_lightning.") and "prepare_data" in _methods(class_of("data", path)):
-        if not known & {"data.root", "data.path"}:
-            found.left_out.append(LeftOut("data.root", None, "the folder of the data sets"))
-        found.remarks.append(f"the files of {name} are not packed; the bundle has the fingerprint of these data")
+        if not left_out & {"data.root", "data.path"}:
+            packed.left_out.append(LeftOut("data.root", None, "the folder of the data sets"))
+        packed.remarks.append(f"the files of {name} are not packed; the bundle has the fingerprint of these data")
 
 
 def _methods(cls: type) -> set[str]:
@@ -283,8 +284,8 @@ def _methods(cls: type) -> set[str]:
 
 
 # --- own code ---------------------------------------------------------------------------------------------------------
-def _add_code(found: Bundle, folder: Path, config: Mapping[str, Any]) -> bool:
-    """Add the source that the run keeps of its own code; returns whether there is any.
+def _add_code(packed: Bundle, folder: Path, config: Mapping[str, Any]) -> bool:
+    """Add the source that the run keeps of the user's own code, and return True if there is any.
 
     Raises:
         UserError: the source of a class is not kept, or cannot be imported from a file.
@@ -295,11 +296,11 @@ def _add_code(found: Bundle, folder: Path, config: Mapping[str, Any]) -> bool:
         name = next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if (folder / name).is_file()), None)
         if name is None:
             raise UserError(f"{folder} keeps no source of {module} in {CODE}/, without which it cannot be repeated")
-        found.members[name] = folder / name
+        packed.members[name] = folder / name
     if "__main__" in {path.partition(".")[0] for path in _class_paths(config)}:
         raise UserError(
-            f"{folder}: a class of it was typed into a notebook or a script, from which no command can import it; put "
-            "it into a file of its own, and run it again"
+            f"{folder}: one of its classes was defined in a notebook or a script, from which a command cannot import "
+            "it; put it into a file of its own, and run it again"
         )
     return bool(modules)
 
@@ -320,7 +321,7 @@ def _class_paths(config: Any) -> Iterator[str]:
 def _summary(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run that was killed has none
+    except (OSError, ValueError):  # a killed run has no summary
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -24,7 +24,7 @@ FILES = "files"
 MOST_MEMBERS = 2000
 MOST_OF_A_FILE = 100 * 10**6
 MOST_BYTES = 500 * 10**6
-"""Limits of a bundle, which hold when it is written and when it is read."""
+"""Limits on a bundle, checked when it is written and when it is read."""
 
 NO_FILES = ("class_path", CLASS_FOLDERS, FORKED, CHANGED, CODE)
 """Keys of a config under which a text is never the path of an input."""
@@ -32,12 +32,12 @@ NO_FILES = ("class_path", CLASS_FOLDERS, FORKED, CHANGED, CODE)
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An input of the run that its bundle does not hold.
+    """An input of the run that is not in its bundle.
 
     Attributes:
-        place: the option that names it, such as `data.file`.
-        value: what the option was; None where the bundle's config does not name it either.
-        why: the reason, for a sentence.
+        place: the option that names the input, such as `data.file`.
+        value: value of the option; None if the bundle's config does not have the option either.
+        why: the reason, as a phrase.
     """
 
     place: str
@@ -47,15 +47,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `bundle.json` says.
+    """The content of `bundle.json`.
 
     Attributes:
         run: the name of the run.
         files: SHA-256 of each other member, by its name.
-        versions: of the run's software, by package; empty where they are not known.
-        device: what the run computed on, `cpu` for example.
+        versions: versions of the run's packages; empty if they are not known.
+        device: the device of the run, such as `cpu`.
         left_out: inputs that are not packed.
-        modules: own modules whose source is packed.
+        modules: the user's own modules whose source is packed.
     """
 
     run: str
@@ -66,7 +66,7 @@ class Manifest:
     modules: tuple[str, ...] = ()
 
     def as_json(self) -> str:
-        """Write it as text."""
+        """Return the text of `bundle.json`."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
 
@@ -74,7 +74,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     """Read the text of `bundle.json`.
 
     Raises:
-        ValueError: it is not such a text.
+        ValueError: the text has another form or format.
 
     Examples:
         >>> read_manifest(Manifest("afind", {"config.yaml": "00"}).as_json()).run
@@ -103,7 +103,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     if not all(isinstance(table, dict) for table in tables) or not all(
         isinstance(text, str) for text in [*texts, *(word for table in tables for word in table.values())]
     ):
-        raise ValueError(f"{MANIFEST} holds something else than texts")
+        raise ValueError(f"{MANIFEST} has values that are not texts")
     return manifest
 
 
@@ -112,8 +112,8 @@ def with_texts(value: Any, change: Callable[[str, str], Any], place: str = "") -
 
     Args:
         value: the config, or a part of it.
-        change: takes the dotted option and its text, and returns the new value.
-        place: the dotted option of the part.
+        change: function of the dotted option and its text that returns the new value.
+        place: dotted option of the part.
 
     Examples:
         >>> with_texts({"dropout": {"class_path": "Trace", "init_args": {"file": "a"}}}, lambda place, text: place)

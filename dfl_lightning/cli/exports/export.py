@@ -1,4 +1,4 @@
-"""Clients' models out of a run, as plain state dicts."""
+"""The export of clients' models as plain state dicts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def export(
 ) -> list[Path]:
     """Write clients' models as safetensors that load into the plain network.
 
-    In a server topology a client's model is the server's shared part with the client's personal one, as evaluated.
-    Where a run fine-tunes models before it evaluates them, that is not done to these: see `finetuned`.
+    In a server topology a client's model has the server's shared parameters and the client's personal ones, as in the
+    evaluation. Models are exported without the fine-tuning before an evaluation, unless `finetuned` is True.
 
     Args:
         run: a run folder, or a checkpoint file.
-        clients: which; None: all.
+        clients: ids of the clients; None: all.
         to: the folder for the files; default `<run folder>/export`.
-        finetuned: fine-tune the models as the run does before it evaluates them, with the same draws. That needs the
-            run's `config.yaml`, its data, and one evaluation of all clients.
+        finetuned: fine-tune the models as the run does before it evaluates them, with the same random numbers. This
+            needs the run's `config.yaml`, its data, and the time of one evaluation of all clients.
 
     Returns:
-        The files, `client_<id>.safetensors` each.
+        The files `client_<id>.safetensors`, one for each client.
 
     Raises:
-        UserError: no checkpoint there, or no such client; nothing to fine-tune with.
+        UserError: the checkpoint or a client does not exist, or the run cannot fine-tune.
     """
     return _export(run, clients, to, finetuned)[0]
 
@@ -49,7 +49,7 @@ def export(
 def _export(
     run: str | Path, clients: list[int] | None, to: str | Path | None, finetuned: bool
 ) -> tuple[list[Path], bool]:
-    """The files, and whether the run is judged by other models than these: the fine-tuned ones."""
+    """Export models; return the files, and True if the run's scores are of fine-tuned models instead of these."""
     path = Path(run)
     checkpoint = checkpoint_of(path)
     content = checked_content(run, clients, finetuned)
@@ -67,40 +67,40 @@ def _export(
 
 
 def _finetuned(checkpoint: Path) -> Tensor:
-    """The models that the clients of a run are judged by after fine-tuning, [m, width]."""
+    """Evaluate a checkpoint again, and return the fine-tuned models of all clients, [m, width]."""
     from dfl_lightning.cli.command import evaluate_again
 
     run = run_of(checkpoint)
     if run is None or not (run / CONFIG).is_file():
         where = run or checkpoint
         raise UserError(
-            f"{where}: fine-tuning needs the run's {CONFIG}, which is not there; restore it, or leave out --finetuned"
+            f"{where}: fine-tuning needs the run's {CONFIG}, which is missing; restore it, or leave out --finetuned"
         )
-    judged = _Judged()
+    collector = _FinetunedModels()
     seed = os.environ.get("PL_GLOBAL_SEED")
     try:
         with isolate_rng():
-            evaluate_again(checkpoint, run / CONFIG, judged)
-    finally:  # what the process had seeded before is its own
+            evaluate_again(checkpoint, run / CONFIG, collector)
+    finally:  # restore the seed that the process had before
         os.environ.pop("PL_GLOBAL_SEED", None)
         os.environ |= {} if seed is None else {"PL_GLOBAL_SEED": seed}
-    return judged.rows
+    return collector.rows
 
 
 def _prediction_of(checkpoint: Path) -> str:
-    """The class by which the clients of a run predict; empty where that is the network alone, or not known."""
+    """Return the name of the run's prediction policy; empty if clients predict with the network alone, or unknown."""
     run = run_of(checkpoint)
     chosen = None if run is None else Run(run).config.get("prediction")
     return str(chosen["class_path"]).rpartition(".")[2] if isinstance(chosen, dict) else ""
 
 
-class _Judged(Callback):
-    """Keeps the models that an evaluation is of, [m, width] on the CPU."""
+class _FinetunedModels(Callback):
+    """Callback that keeps the evaluated models after fine-tuning, [m, width] on the CPU."""
 
     rows: Tensor
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        """Fine-tune once more, with the same draws."""
+        """Keep the models, which are fine-tuned once more with the same random numbers."""
         references = pl_module.evaluated_models()
         self.rows = pl_module.bank.rows("trained")[references.owners].cpu()
         pl_module.bank.abandon()
@@ -116,11 +116,11 @@ def _write(content: dict, client: int, folder: Path, rows: Tensor | None) -> Pat
 
 
 def export_as_asked(options: argparse.Namespace) -> int:
-    """Do what `dfl-export` was asked for; the options have the names of the arguments of `export`."""
+    """Export models for `dfl-export`, and print which models they are; the options are the arguments of `export`."""
     with quiet_lightning():
         warnings.showwarning = lambda message, *where, **more: print(f"dfl-export: warning: {message}", file=sys.stderr)
         try:
-            files, not_judged = _export(options.run, options.client, options.to, options.finetuned)
+            files, not_evaluated = _export(options.run, options.client, options.to, options.finetuned)
         except Exception as error:
             sentence = _users_mistake(error)
             if sentence is None or isinstance(error, UserError):
@@ -130,13 +130,13 @@ def export_as_asked(options: argparse.Namespace) -> int:
     prediction = _prediction_of(checkpoint_of(Path(options.run)))
     if prediction:
         print(f"they are the networks alone; the run's scores are of its prediction {prediction}, which is not in them")
-    if not_judged:
+    if not_evaluated:
         print("as they are before fine-tuning; the run's scores are of the models after it, which --finetuned writes")
     return 0
 
 
 def _users_mistake(error: Exception) -> str | None:
-    """What `dfl-test` would say, where an evaluation of the run fails."""
+    """Return the message of `dfl-test` about an error; imported late, since the module loads much."""
     from dfl_lightning.cli.command import users_mistake
 
     return users_mistake(error)

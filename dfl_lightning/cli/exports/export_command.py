@@ -12,7 +12,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
+    """Run `dfl-export` and return its exit code: 0 done, 2 a user's mistake, 1 a bug."""
 
     def work() -> int:
         parser = OneSentenceParser(
@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _pack(options: argparse.Namespace) -> int:
-    """Pack a run, and say what is in the bundle and what is not."""
+    """Pack a run, and print the members of the bundle and the inputs that are not in it."""
     for name in ("client", "all", "to", "finetuned"):
         if getattr(options, name):
-            raise UserError(f"--bundle packs a run without its models, so that --{name} has no meaning; leave it out")
+            raise UserError(f"--bundle packs a run without its models, so --{name} has no effect; leave it out")
     with loading():
         from dfl_lightning.cli.exports.bundle import bundle
 

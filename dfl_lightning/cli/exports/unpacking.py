@@ -1,7 +1,7 @@
-"""A bundle is read: checked, unpacked into a folder of its own, and compared with what is here.
+"""The reader of bundles: they are checked, unpacked into a new folder, and compared with this machine.
 
-The file may come from a stranger. Nothing of it is written before every name and size is checked, it is written into a
-new folder only, and an existing file is never changed. Running the config of a bundle also runs the code in it.
+The file may come from a stranger. All names and sizes are checked before a file is written, and only a new folder is
+written: an existing file is never changed. Running the config of a bundle also runs the code in it.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _MODULE = re.compile(rf"{CODE}(/[A-Za-z_]\w*)+\.py", re.ASCII)
 
 
 def config_in(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Find the config that a path means: its own content, or that of the bundle which it is.
+    """Read a config, or the config of a bundle.
 
-    A bundle is unpacked first, into a folder of its name in the working folder. The config of an unpacked bundle is
-    understood from any folder.
+    A bundle is unpacked first, into a folder of its name in the working folder. The paths of packed files in its config
+    are completed, so that they are valid in any working folder.
 
     Args:
-        path: of a config or of a bundle.
+        path: path of a config or of a bundle.
 
     Returns:
-        The config's path, and its content with the paths of packed files.
+        The path of the config, and its content.
 
     Raises:
-        UserError: neither can be read; or the folder holds something else.
+        UserError: it cannot be read, or the folder exists with other content.
     """
     if path.suffix.lower() == ".zip":
         path = unpack(path) / CONFIG
@@ -75,10 +75,10 @@ def config_in(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def manifest_of(config: str | Path) -> Manifest | None:
-    """Read what is known of the bundle that a config was unpacked from; None for any other config.
+    """Read the manifest next to the config of an unpacked bundle; return None for any other config.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the manifest cannot be read.
     """
     file = Path(config).with_name(MANIFEST)
     if Path(config).name != CONFIG or not file.is_file():
@@ -91,7 +91,7 @@ def manifest_of(config: str | Path) -> Manifest | None:
 
 # --- unpack -----------------------------------------------------------------------------------------------------------
 def unpack(file: Path) -> Path:
-    """Unpack a bundle into a new folder of its name, or find it unpacked there.
+    """Unpack a bundle into a new folder of its name, unless it is unpacked there already.
 
     Args:
         file: the bundle.
@@ -100,7 +100,7 @@ def unpack(file: Path) -> Path:
         The folder, relative to the working folder.
 
     Raises:
-        UserError: it is not a bundle, or holds what no bundle holds; the folder exists with other content.
+        UserError: the file is not a valid bundle, or the folder exists with other content.
     """
     folder = Path(file.stem.strip(". ") or "bundle")
     try:
@@ -121,10 +121,10 @@ def unpack(file: Path) -> Path:
 
 
 def _checked(archive: zipfile.ZipFile) -> Manifest:
-    """Read what an archive says about itself, once nothing in its directory is unusual.
+    """Check names, kinds and sizes of all members of an archive, and then read its manifest.
 
     Raises:
-        ValueError: something is.
+        ValueError: a member is not allowed, or the manifest and the members differ.
     """
     members = archive.infolist()
     if len(members) > MOST_MEMBERS:
@@ -136,7 +136,7 @@ def _checked(archive: zipfile.ZipFile) -> Manifest:
             raise ValueError(f"{_shown(member.filename)} is a link, or encrypted")
         if member.file_size > MOST_OF_A_FILE:
             raise ValueError(f"{_shown(member.filename)} would have {size(member.file_size)}")
-    _refuse_clashes([member.filename for member in members])
+    _check_no_clashes([member.filename for member in members])
     total = sum(member.file_size for member in members)
     if total > MOST_BYTES:
         raise ValueError(f"it would unpack to {size(total)}, and at most {size(MOST_BYTES)} are unpacked")
@@ -153,10 +153,10 @@ def _checked(archive: zipfile.ZipFile) -> Manifest:
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of a member that does not stay inside of the folder, or that no bundle has.
+    """Check that the name of a member stays inside the folder, and is one that a bundle can have.
 
     Raises:
-        ValueError: says which name.
+        ValueError: it does not; the message has the name.
 
     Examples:
         >>> check_name("files/graph.graphml")
@@ -178,8 +178,8 @@ def check_name(name: str) -> None:
         raise ValueError(f"the name {_shown(name)} does not belong into a bundle")
 
 
-def _refuse_clashes(names: list[str]) -> None:
-    """Refuse names that are one file on some system, or a file and a folder."""
+def _check_no_clashes(names: list[str]) -> None:
+    """Raise if two names are equal without regard to case, or if one is both a file and a folder."""
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:
@@ -222,7 +222,7 @@ def _blocks(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 def _require_same(folder: Path, file: Path, archive: zipfile.ZipFile, manifest: Manifest) -> None:
-    """Require that a folder which exists is what the bundle unpacks to; more files in it do no harm."""
+    """Raise if an existing folder lacks a file of the bundle, or has another one; additional files are allowed."""
     wanted = {**manifest.files, MANIFEST: hashlib.sha256(archive.read(MANIFEST)).hexdigest()}
     for name, digest in wanted.items():
         place = folder / name
@@ -244,14 +244,14 @@ def _shown(name: str) -> str:
 
 # --- compare ----------------------------------------------------------------------------------------------------------
 def require_inputs(config: str | Path, given: Iterable[str]) -> None:
-    """Refuse to run a bundle's config while inputs are missing that the bundle does not hold.
+    """Raise if inputs are missing that were left out of a bundle.
 
     Args:
         config: path of the unpacked config.
-        given: dotted options of the command line; they replace what the config names.
+        given: dotted options of the command line, which replace those of the config.
 
     Raises:
-        UserError: says which inputs, and with which options they are named.
+        UserError: inputs are missing; the message has the options that name them.
     """
     manifest = manifest_of(config)
     if manifest is None:
@@ -271,13 +271,13 @@ def require_inputs(config: str | Path, given: Iterable[str]) -> None:
 
 
 def require_code(config: str | Path) -> None:
-    """Refuse to run a bundle's config with another module in the place of one of the bundle's.
+    """Raise if Python would import another module instead of one of a bundle.
 
     Args:
         config: path of the unpacked config.
 
     Raises:
-        UserError: names both files.
+        UserError: it would; the message names both files.
     """
     manifest = manifest_of(config)
     for module in () if manifest is None else manifest.modules:
@@ -299,7 +299,7 @@ def require_code(config: str | Path) -> None:
 
 
 def _imported_from(module: str) -> Path | None:
-    """Return the file that Python takes for a module, without importing it; None where there is none."""
+    """Return the file from which Python would import a module, without importing it; None if it is not found."""
     loaded = sys.modules.get(module)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)
@@ -313,20 +313,20 @@ def _imported_from(module: str) -> Path | None:
 
 
 def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]], device: str) -> list[str]:
-    """Say what a person should know before repeating a bundle's run: which code runs, and which versions differ.
+    """Return remarks on a bundle's run before it is repeated: the code that it executes, and versions that differ.
 
     Args:
-        configs: paths and contents.
-        device: that this run computes on.
+        configs: paths and contents of the configs.
+        device: the device of this run.
     """
-    found = []
+    remarks = []
     for path, _ in configs:
         manifest = manifest_of(path)
         if manifest is None:
             continue
         if manifest.modules:
             what = ", ".join(manifest.modules)
-            found.append(f"{Path(path).parent} is a bundle with code of its own, which this run executes: {what}")
+            remarks.append(f"{Path(path).parent} is a bundle with code of its own, which this run executes: {what}")
         other = [
             f"{name} {theirs} (here {ours})"
             for name, theirs in manifest.versions.items()
@@ -335,8 +335,8 @@ def remarks_on_bundles(configs: Iterable[tuple[str, Mapping[str, Any]]], device:
         if manifest.device and manifest.device.partition(":")[0] != device.partition(":")[0]:
             other.append(f"the device {manifest.device} (here {device})")
         if other:
-            found.append(f"the bundle's run had {', '.join(other)}: its numbers may not be repeated bit for bit")
-    return found
+            remarks.append(f"the bundle's run had {', '.join(other)}: its numbers may not be repeated bit for bit")
+    return remarks
 
 
 def _version(name: str) -> str:

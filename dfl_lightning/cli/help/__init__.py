@@ -1,1 +1,1 @@
-"""Screens of help."""
+"""The screens of `--help`, `--list` and `--GROUP.help`."""

@@ -1,4 +1,4 @@
-"""`--GROUP.help`: what a group's classes, a class's arguments and a section's options are, as they are typed."""
+"""The screens of `--GROUP.help`: the classes of a group, the arguments of a class, the options of a section."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _KINDS = {int: "whole number", float: "number", bool: "true|false", str: "text",
 
 
 def options_page(argv: list[str]) -> str | None:
-    """Make the page that a `--KEY.help` asks for; None where there is none that is known here.
+    """Return the text of the `--KEY.help` among the arguments; None without one, or if the parser explains it.
 
     Raises:
-        UserError: no such key or class.
+        UserError: the key or the class does not exist.
     """
-    for at, argument in enumerate(argv):
+    for index, argument in enumerate(argv):
         option, _, name = argument.partition("=")
         if not (option.startswith("--") and option.endswith(".help")):
             continue
-        if not name and at + 1 < len(argv) and not argv[at + 1].startswith("-"):
-            name = argv[at + 1]
+        if not name and index + 1 < len(argv) and not argv[index + 1].startswith("-"):
+            name = argv[index + 1]
         page = _page(option.removeprefix("--").removesuffix(".help"), name)
         if page is not None:
             return page
@@ -59,12 +59,12 @@ def _page(key: str, name: str) -> str | None:
         return topology_page()
     if "." in key:
         return None  # an argument of a class: the parser explains it
-    known = [*CLASSES, "trainer", "model", "topology"]
-    raise UserError(f"there is no page --{key}.help{nearest(key, known)} (pages: {', '.join(known)})")
+    pages = [*CLASSES, "trainer", "model", "topology"]
+    raise UserError(f"there is no page --{key}.help{nearest(key, pages)} (pages: {', '.join(pages)})")
 
 
 def group_page(group: str) -> str:
-    """The classes of a group, a line each."""
+    """Return the classes of a group, a line each."""
     classes = shipped_classes(group)
     if group in LIBRARY_GROUPS:
         text = textwrap.fill(f"{listed(group)}; or your own by its import path.", _WIDTH)
@@ -75,33 +75,34 @@ def group_page(group: str) -> str:
 
 
 def class_page(group: str, name: str) -> str:
-    """A class's first line and its options.
+    """Return the first line of a class's documentation and its options.
 
     Args:
-        group: a key of a config, `selection` for example.
-        name: of a class of this group.
+        group: a key of a config, such as `selection`.
+        name: name of a class of this group.
 
     Raises:
         UserError: the group has no such class.
     """
     made = class_of(group, name)
-    passed = {"model.optimizer": 1, "model.lr_scheduler": 1}.get(group, 0)  # what the run gives: parameters, optimizer
+    # the run itself passes the first argument of these: the parameters or the optimizer
+    passed = {"model.optimizer": 1, "model.lr_scheduler": 1}.get(group, 0)
     parameters = dict(list(parameters_of(made).items())[passed:])
     head = textwrap.fill(f"--{group} {name}: {first_line(made)}", _WIDTH)
     return f"{head}\n\n{_options(group, parameters, made)}"
 
 
 def section_page(section: str, cls: type) -> str:
-    """The options of `trainer` or `model`."""
-    own = descriptions(cls, bases=False)  # Lightning's own are many, and are named without a word
-    documented = {name: p for name, p in SECTIONS[section].items() if name in own}
+    """Return the options of `trainer` or `model`; those of Lightning by name only, since they are many."""
+    described = descriptions(cls, bases=False)
+    documented = {name: p for name, p in SECTIONS[section].items() if name in described}
     text = f"--{section}: {first_line(cls)}\n\n{_options(section, documented, cls)}"
-    others = [name for name in SECTIONS[section] if name not in own and name not in NO_MEANING]
-    return f"{text}\n\n" + textwrap.fill(f"Lightning's: {', '.join(others)}", _WIDTH) if others else text
+    lightnings = [name for name in SECTIONS[section] if name not in described and name not in NO_MEANING]
+    return f"{text}\n\n" + textwrap.fill(f"Lightning's: {', '.join(lightnings)}", _WIDTH) if lightnings else text
 
 
 def topology_page() -> str:
-    """How to name the communication graph."""
+    """Return the description of `--topology` and the shipped names."""
     return "\n".join(
         (
             "--topology NAME|FILE|MAPPING: the communication graph; the default is complete.",
@@ -122,14 +123,14 @@ def topology_page() -> str:
 
 
 class Option(NamedTuple):
-    """An argument, as a page explains it.
+    """The description of an argument in a help page.
 
     Args:
-        name: of the argument.
-        kind: what it takes, in a few words.
-        meaning: a sentence, without its default; empty where the documentation says nothing.
-        default: as it is typed; None: it has to be given, or the meaning says what it is.
-        required: whether it has to be given.
+        name: name of the argument.
+        kind: type of its values, in a few words.
+        meaning: description without the default; empty if the argument is not documented.
+        default: the default as it is typed; None if the argument is required, or if `meaning` states the default.
+        required: True if the argument has no default.
     """
 
     name: str
@@ -140,24 +141,24 @@ class Option(NamedTuple):
 
 
 def options_of(parameters: Mapping[str, inspect.Parameter], made: Any) -> list[Option]:
-    """What a class or function takes.
+    """Describe arguments of a class or function.
 
     Args:
-        parameters: those to explain, by name.
-        made: the class or function.
+        parameters: the arguments, by name.
+        made: the class or function, whose documentation is read.
     """
     meanings = descriptions(made)
-    found = []
+    options = []
     for name, parameter in parameters.items():
         meaning, required = meanings.get(name, "").strip(), parameter.default is parameter.empty
         stated = re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE)
         default = None if required or stated else _shown(parameter.default)
-        found.append(Option(name, kind_of(parameter.annotation), meaning, default, required))
-    return found
+        options.append(Option(name, kind_of(parameter.annotation), meaning, default, required))
+    return options
 
 
 def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any) -> str:
-    """Each option as it is typed, with what it takes, what it means and its default."""
+    """Format each argument as an option with type, meaning and default."""
     lines = []
     for option in options_of(parameters, made):
         meaning = option.meaning
@@ -165,27 +166,27 @@ def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any
             meaning = f"{meaning.rstrip('.')} (required)"
         elif option.default is not None:
             meaning = f"{meaning.rstrip('.')} (default: {option.default})"
-        lines += _broken(f"  --{prefix}.{option.name} {option.kind}".rstrip())
+        lines += _wrapped(f"  --{prefix}.{option.name} {option.kind}".rstrip())
         lines += textwrap.wrap(meaning.strip(), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) or "  It has no options."
 
 
-def _broken(line: str) -> list[str]:
-    """The line, or where it is too long the same in several, broken after a value.
+def _wrapped(line: str) -> list[str]:
+    """Break a line that is too long after one of its `|`.
 
     Examples:
-        >>> _broken("  --" + "o" * 60 + " first|second|third")[1]
+        >>> _wrapped("  --" + "o" * 60 + " first|second|third")[1]
         '      third'
     """
-    found = []
+    lines = []
     while len(line) > _WIDTH and (end := line.rfind("|", 0, _WIDTH) + 1):
-        found.append(line[:end])
+        lines.append(line[:end])
         line = f"      {line[end:]}"
-    return [*found, line]
+    return [*lines, line]
 
 
 def kind_of(annotation: Any) -> str:
-    """What an argument takes, in a few words.
+    """Describe the values of an argument of some type in a few words.
 
     Examples:
         >>> kind_of(int | Literal["all"] | None)
@@ -208,19 +209,19 @@ def kind_of(annotation: Any) -> str:
 
 
 def descriptions(made: Any, bases: bool = True) -> dict[str, str]:
-    """What the documentation of a class, of its `__init__` or of its bases says about each argument.
+    """Return the documentation of each argument of a class or function, by name.
 
     Args:
-        made: a class, or a function that makes objects.
-        bases: whether its bases count too.
+        made: a class, with its `__init__`, or a function.
+        bases: True if the documentation of base classes is read, too.
     """
     classes = getattr(made, "__mro__", (made,)) if bases else (made,)
     sources = [text for cls in classes for text in (cls.__doc__, _init_doc(cls)) if text]
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for text in sources:
         for name, meaning in _arguments(inspect.cleandoc(text)):
-            found.setdefault(name, meaning)
-    return found
+            meanings.setdefault(name, meaning)
+    return meanings
 
 
 def _init_doc(cls: Any) -> str | None:
@@ -228,7 +229,7 @@ def _init_doc(cls: Any) -> str | None:
 
 
 def _arguments(text: str) -> list[tuple[str, str]]:
-    """The entries of a section `Args:`."""
+    """Return the entries of the section `Args:` of a docstring, as pairs of name and meaning."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n|\s*\n)*)", f"{text}\n", re.MULTILINE)
     if section is None:
         return []
@@ -238,7 +239,7 @@ def _arguments(text: str) -> list[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Documentation without its markup, on one line."""
+    """Remove the markup of a text and join its lines."""
     return " ".join(re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`|`+", r"\1", text).split())
 
 

@@ -1,4 +1,4 @@
-"""`--help` and `--list`, a screen each, and `--version`: what needs neither torch nor Lightning, which take seconds."""
+"""The screens of `--help`, `--list` and `--version`, which need neither torch nor Lightning and so come at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dfl_lightning.utils.storage.shipped_files import shipped
 
 
 def page_without_torch(command: str, argv: Sequence[str]) -> str | None:
-    """Make the page of `--help`, `--list` or `--version`; None where none of them is among the arguments.
+    """Return the text of `--help`, `--list` or `--version`; None if none of them is among the arguments.
 
     Args:
         command: `fit`, `validate` or `test`.
-        argv: its arguments.
+        argv: the arguments of the command.
     """
     if "--help" in argv or "-h" in argv:
         return help_page(command)
@@ -34,7 +34,7 @@ _PAGES = (
 
 
 def help_page(command: str) -> str:
-    """What a command takes, by group."""
+    """Return the text of `--help` for a command: its groups, options and examples."""
     does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
     what = "--config CONFIG" if command == "fit" else "RUN"
     lines = [
@@ -44,17 +44,17 @@ def help_page(command: str) -> str:
         *(f"  --{name:14}{key.about}" for name, key in KEYS.items() if name != "seed_everything"),
         "",
         f"  --seed_everything N   {KEYS['seed_everything'].about}",
-        "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
+        "  --ckpt_path RUN       continue a run or checkpoint; --fork: in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
         *(_PAGES if command == "fit" else []),
-        "  --explain             say what would run, and run nothing",
+        "  --explain             describe the run, but do not start it",
         "  --print_config        the resolved config",
         "  --list                configs, topologies, policies, data sets, networks",
         "  --GROUP.help          classes of a group; options of trainer or model",
         "  --GROUP.help Class    the options of a class, as in --selection.help AFIND",
         "  --help_all            every option, as the parser lists them",
-        "  --version             of this library, and of what it runs on",
+        "  --version             of this library, torch and Lightning",
         "",
         "examples:",
         "  dfl-fit --config afind" if command == "fit" else f"  dfl-{command} runs/afind/…",
@@ -65,7 +65,7 @@ def help_page(command: str) -> str:
 
 
 def list_page() -> str:
-    """Everything that answers to a name, a line each."""
+    """Return the text of `--list`: all shipped configs, topologies and classes, a line each."""
     lines = []
     for kind in ("configs", "topologies"):
         lines.append(f"{kind}:")
@@ -77,9 +77,11 @@ def list_page() -> str:
 
 
 def version_line() -> str:
-    """This library's version and those of what its numbers depend on."""
-    others = [f"{name} {version(name)}" for name in ("torch", "lightning")]
-    return f"dfl_lightning {dfl_lightning.__version__} ({', '.join([*others, f'Python {platform.python_version()}'])})"
+    """Return the versions of this library, of torch, Lightning and Python."""
+    packages = [f"{name} {version(name)}" for name in ("torch", "lightning")]
+    return (
+        f"dfl_lightning {dfl_lightning.__version__} ({', '.join([*packages, f'Python {platform.python_version()}'])})"
+    )
 
 
 def _first_comment(path: Path) -> str:
