@@ -430,11 +430,11 @@ def _written(where: str, value: Any) -> Any:
 def no_such_option(option: str) -> UserError:
     """Return the error about an option that does not exist, with the nearest one."""
     sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
-    known = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
+    options = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
     if option in _FLAGS:
         return UserError(f"--{option} takes no value; write --{option}")
-    same = [ours for ours in known if ours.rpartition(".")[2] == option.replace("-", "_")]  # without its section
-    hint = meant(option) or nearest(option, same or known).replace("mean '", "mean '--")
+    same = [ours for ours in options if ours.rpartition(".")[2] == option.replace("-", "_")]  # without its section
+    hint = meant(option) or nearest(option, same or options).replace("mean '", "mean '--")
     return UserError(f"unknown option --{option}{hint}")
 
 

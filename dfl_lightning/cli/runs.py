@@ -77,11 +77,11 @@ def config_of_run(arguments: list[Argument]) -> list[Argument]:
         return []
     checkpoint = checkpoint_of(named)
     if not is_checkpoint(checkpoint):
-        own = Path(named) / CONFIG
-        if own.is_file() and not is_checkpoint(checkpoint.with_name(PREVIOUS)):
+        config = Path(named) / CONFIG
+        if config.is_file() and not is_checkpoint(checkpoint.with_name(PREVIOUS)):
             raise DamagedCheckpoint(
                 f"{named}: the run has no checkpoint; it was killed before its first one (trainer.checkpoint_every), "
-                f"or keeps none; dfl-fit --config {shlex.quote(str(own))} begins it again"
+                f"or keeps none; dfl-fit --config {shlex.quote(str(config))} begins it again"
             )
         read_checkpoint(checkpoint)
     run = run_of(checkpoint)
@@ -145,7 +145,7 @@ def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iter
 def command_to_go_on(run: Path) -> str:
     """Return the command that continues a run, for the same working folder, quoted for a shell."""
     program, installed = sys.argv[0], shutil.which("dfl-fit")
-    found = installed is not None and os.path.realpath(installed) == os.path.realpath(program)
-    if found or os.path.basename(program) != "dfl-fit":
+    is_on_path = installed is not None and os.path.realpath(installed) == os.path.realpath(program)
+    if is_on_path or os.path.basename(program) != "dfl-fit":
         program = "dfl-fit"
     return shlex.join([program, "--ckpt_path", str(run)])

@@ -38,13 +38,14 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
 
 
 def _links(federation: Federation) -> int:
+    """Estimate the bytes of the graph, of a round's lists of links and clients, and of the scores of FL-FDMS."""
     topology, n = federation.topology, federation.num_nodes
     edges = sum(one.written.number_of_edges() for one in topology.graphs)
     listed = listed_links(federation)
-    lists = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
+    total = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
     if federation.policy(FDMS) is None:
-        return lists
-    return lists + (PAIR_MATRICES * 8 * n**2 if topology.num_servers else PAIR_BYTES * expected_pairs(federation))
+        return total
+    return total + (PAIR_MATRICES * 8 * n**2 if topology.num_servers else PAIR_BYTES * expected_pairs(federation))
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -88,7 +88,7 @@ class RunFolder(RunTables, RoundCallback):
         self._saved: dict[str, int] = {}  # rounds in each file when the checkpoint of this fit was saved
         self._began: tuple[int, bool] | None = None  # the boundary at which this fit started
         self._lock = FolderLock()
-        self._made = False  # whether this fit made the folder
+        self._made = False  # True if this fit made the folder
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
         self._placed: list[ModelCheckpoint] = []  # those whose files this class directs into the run folder

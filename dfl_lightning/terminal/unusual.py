@@ -66,8 +66,8 @@ def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Sele
         most = _most_in_neighbours(module) if most is None else most
         if number > most:
             server = "the server has" if module.federation.topology.num_servers else "no client has more than"
-            who = "clients" if module.federation.topology.num_servers else f"neighbour{'s' * (most != 1)}"
-            yield f"selection.{option} is {number}, but {server} {most} {who}"
+            noun = "clients" if module.federation.topology.num_servers else f"neighbour{'s' * (most != 1)}"
+            yield f"selection.{option} is {number}, but {server} {most} {noun}"
 
 
 def _most_in_neighbours(module: RunModule) -> int:

@@ -127,22 +127,22 @@ def class_of(group: str, name: str) -> Any:
     choices = shipped_classes(group)
     if name in choices:
         return choices[name]
-    found = import_object(group, name) if "." in name else None
+    thing = import_object(group, name) if "." in name else None
     base = nn.Module if group == "model.network" else CLASSES[group]
-    if inspect.isclass(found):
-        if issubclass(found, base):
-            return found
-        kind = next((other for other, its in GROUPS.items() if issubclass(found, its)), None)
+    if inspect.isclass(thing):
+        if issubclass(thing, base):
+            return thing
+        kind = next((other for other, its in GROUPS.items() if issubclass(thing, its)), None)
         wrong = f" '{name}' is not a subclass of {public_path(base)}"
-    elif found is None:
+    elif thing is None:
         kind = next((other for other in GROUPS if group in GROUPS and name in shipped_classes(other)), None)
         wrong = f": there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
-    elif not inspect.isroutine(found) or (group in GROUPS and group != "model.network"):
+    elif not inspect.isroutine(thing) or (group in GROUPS and group != "model.network"):
         raise UserError(f"{group} '{name}' is not a class")
     else:
         base = Tensor if group == "model.loss" else base
-        if returns(found, (base,)) or (group == "model.loss" and inspect.isbuiltin(found)):
-            return found
+        if returns(thing, (base,)) or (group == "model.loss" and inspect.isbuiltin(thing)):
+            return thing
         raise UserError(f"{group} '{name}' {say_what_it_returns(base)}")
     if kind:
         word = _words(kind)[0]
@@ -232,7 +232,7 @@ def import_object(where: str, path: str) -> Any:
     for length in range(max(len(parts) - 1, 1), 0, -1):
         module = ".".join(parts[:length])
         try:
-            found: Any = importlib.import_module(module)
+            thing: Any = importlib.import_module(module)
             break
         except ModuleNotFoundError as error:
             if length == 1 or error.name != module:  # otherwise the last part may be a class
@@ -242,11 +242,11 @@ def import_object(where: str, path: str) -> Any:
             what = f"{type(error).__name__}: {reason(error)}"
             raise UserError(f"{where} '{path}': importing {module} failed with {what}") from error
     for depth, name in enumerate(parts[length:], length):
-        if not hasattr(found, name):
+        if not hasattr(thing, name):
             what = f"{'the module ' * (depth == length)}{'.'.join(parts[:depth])}"
-            raise UserError(f"{where} '{path}': {what} has no '{name}'{nearest(name, dir(found))}")
-        found = getattr(found, name)
-    return found
+            raise UserError(f"{where} '{path}': {what} has no '{name}'{nearest(name, dir(thing))}")
+        thing = getattr(thing, name)
+    return thing
 
 
 def first_line(thing: Any) -> str:

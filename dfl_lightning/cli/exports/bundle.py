@@ -187,20 +187,20 @@ class _Files:
             return text
         if place == "topology" and _is_shipped(text, self.bases[-1]):
             return text
-        found = next((path for base in self.bases if _exists(path := base / text)), None)
+        file = next((path for base in self.bases if _exists(path := base / text)), None)
         if option == "root":
             return self._leave_out(place, None, "the folder of the data sets", instead=None)
-        if found is None:
+        if file is None:
             return self._leave_out(place, text, "it was not found when the bundle was made") if is_input else text
-        if found.is_dir():
+        if file.is_dir():
             return self._leave_out(place, text, "a folder")
-        if not found.is_file():
+        if not file.is_file():
             return text
-        if found.stat().st_size > MOST_OF_A_FILE:
+        if file.stat().st_size > MOST_OF_A_FILE:
             return self._leave_out(
-                place, text, f"{size(found.stat().st_size)}; at most {size(MOST_OF_A_FILE)} are packed"
+                place, text, f"{size(file.stat().st_size)}; at most {size(MOST_OF_A_FILE)} are packed"
             )
-        return self._topology(found) if place == "topology" else self.add(found)
+        return self._topology(file) if place == "topology" else self.add(file)
 
     def _output(self, place: str, text: str) -> str | None:
         """Return the path of an output, or None, with a remark, if it is absolute and so of this machine only."""

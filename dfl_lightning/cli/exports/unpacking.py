@@ -140,14 +140,14 @@ def _checked(archive: zipfile.ZipFile) -> Manifest:
     total = sum(member.file_size for member in members)
     if total > MOST_BYTES:
         raise ValueError(f"it would unpack to {size(total)}, and at most {size(MOST_BYTES)} are unpacked")
-    known = {member.filename: member for member in members}
-    if MANIFEST not in known or CONFIG not in known:
-        raise ValueError(f"it has no {MANIFEST if MANIFEST not in known else CONFIG}")
-    if known[MANIFEST].file_size > _MANIFEST_BYTES:
+    by_name = {member.filename: member for member in members}
+    if MANIFEST not in by_name or CONFIG not in by_name:
+        raise ValueError(f"it has no {MANIFEST if MANIFEST not in by_name else CONFIG}")
+    if by_name[MANIFEST].file_size > _MANIFEST_BYTES:
         raise ValueError(f"its {MANIFEST} is too large")
     manifest = read_manifest(archive.read(MANIFEST))
-    if {MANIFEST, *manifest.files} != set(known):
-        odd = sorted({MANIFEST, *manifest.files} ^ set(known))[0]
+    if {MANIFEST, *manifest.files} != set(by_name):
+        odd = sorted({MANIFEST, *manifest.files} ^ set(by_name))[0]
         raise ValueError(f"{_shown(odd)} is in its list and not in it, or the other way round")
     return manifest
 
@@ -173,8 +173,8 @@ def check_name(name: str) -> None:
         and len(part.encode()) <= _LONGEST
         for part in parts
     )
-    known = name in _SINGLE or (parts[0] == FILES and len(parts) > 1) or _MODULE.fullmatch(name) is not None
-    if not inside or not known or len(parts) > 20:
+    is_allowed = name in _SINGLE or (parts[0] == FILES and len(parts) > 1) or _MODULE.fullmatch(name) is not None
+    if not inside or not is_allowed or len(parts) > 20:
         raise ValueError(f"the name {_shown(name)} does not belong into a bundle")
 
 
@@ -196,9 +196,9 @@ def _write(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, file: Pat
     try:
         temporary.mkdir()
         for name in (MANIFEST, *manifest.files):
-            place = temporary / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with open(place, "xb") as target:
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as target:
                 digest = hashlib.sha256()
                 for block in _blocks(archive, name):
                     digest.update(block)
@@ -225,8 +225,8 @@ def _require_same(folder: Path, file: Path, archive: zipfile.ZipFile, manifest: 
     """Raise if an existing folder lacks a file of the bundle, or has another one; additional files are allowed."""
     wanted = {**manifest.files, MANIFEST: hashlib.sha256(archive.read(MANIFEST)).hexdigest()}
     for name, digest in wanted.items():
-        place = folder / name
-        if not place.is_file() or place.is_symlink() or _digest(place) != digest:
+        path = folder / name
+        if not path.is_file() or path.is_symlink() or _digest(path) != digest:
             remedy = f"move it away, or run what is in it with --config {folder / CONFIG}"
             if not (folder / CONFIG).is_file():
                 remedy = "rename the bundle, or work in another folder"
@@ -282,7 +282,7 @@ def require_code(config: str | Path) -> None:
     manifest = manifest_of(config)
     for module in () if manifest is None else manifest.modules:
         relative = Path(*module.split("."))
-        own = next(
+        packed = next(
             (
                 place
                 for name in (relative.with_suffix(".py"), relative / "__init__.py")
@@ -290,11 +290,11 @@ def require_code(config: str | Path) -> None:
             ),
             None,
         )
-        found = _imported_from(module)
-        if own is not None and found is not None and found.read_bytes() != own.read_bytes():
+        imported = _imported_from(module)
+        if packed is not None and imported is not None and imported.read_bytes() != packed.read_bytes():
             raise UserError(
-                f"{module} would be imported from {found}, which is not the code of the bundle, {own}; work in another "
-                "folder, or rename that file"
+                f"{module} would be imported from {imported}, which is not the code of the bundle, {packed}; work in "
+                "another folder, or rename that file"
             )
 
 
