@@ -612,9 +612,7 @@ def four_rounds(read_only_run):
         *(pytest.param(damage, True, marks=[] if damage in FORKS else pytest.mark.slow) for damage in DAMAGES),
     ],
 )
-def test_damaged_table_is_refused_before_anything_is_written(
-    four_rounds, small_run, tmp_path, damage, fork
-):
+def test_damaged_table_is_refused_before_anything_is_written(four_rounds, small_run, tmp_path, damage, fork):
     folder = tmp_path / four_rounds.relative_to(four_rounds.parents[2])
     shutil.copytree(four_rounds, folder)
     last, file = folder / "checkpoints" / "last.ckpt", folder / "metrics.csv"

@@ -76,7 +76,7 @@ def test_ctrl_c_while_a_page_is_written_ends_the_run(small_run, monkeypatch):
 
 def test_a_report_that_fails_leaves_a_finished_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dfl_lightning.cli.command.write_report", fail)
+    monkeypatch.setattr("dfl_lightning.bench.report.writing.write_report", fail)
     words = ["--config", "gossip", "--report", "--data.num_clients", "4", "--trainer.max_rounds=1"]
     assert command("fit", words) == 0
     out, err = capsys.readouterr()

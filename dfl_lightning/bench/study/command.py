@@ -193,7 +193,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         name = signal.Signals(stops.signum).name
         again = _again(words, "run")
         done = f"{counts['done']} of {len(cells)} cells are done"
-        return say("dfl-study", f"stopped by {name}; {done}; resume with: {again}", 128 + stops.signum)
+        return say("dfl-study", f"stopped by {name}; {done}; continue with: {again}", 128 + stops.signum)
     print(f"{study.name}: {progress.counts()}\n", flush=True)
     _print_table(plan, None)
     for state in states:
@@ -260,7 +260,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
         name = signal.Signals(stops.signum).name
         done = "trials that are done stay"
         return say(
-            "dfl-study", f"stopped by {name}; {done}; resume with: {_again(words, words.name)}", 128 + stops.signum
+            "dfl-study", f"stopped by {name}; {done}; continue with: {_again(words, words.name)}", 128 + stops.signum
         )
     return 0
 

@@ -468,7 +468,7 @@ def test_stopped_or_killed_study_leaves_no_processes(study_of, start, signum):
     until(lambda: not any(state_of(cell).is_running for cell in cells))  # threads outlive the first
     if signum == signal.SIGINT:
         assert process.returncode == 130
-        again = "0 of 2 cells are done; resume with: dfl-study run small.yaml"
+        again = "0 of 2 cells are done; continue with: dfl-study run small.yaml"
         assert err == f"dfl-study: stopped by SIGINT; {again}\n"
     for cell in cells:
         state = state_of(cell)
