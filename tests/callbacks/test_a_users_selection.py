@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from tester import properties
-from tester.scenes import CLUSTERS, FEDERATION, HEARS_NOBODY, ROUNDS, UP, start
+from tester.scenes import CLUSTERS, FEDERATION, ISOLATED, ROUNDS, UP, start
 from tester.shipped import Listed
 
 from dfl_lightning import LinkMemory, Links
@@ -75,8 +75,8 @@ def mixed_by_hand(run, before, trained, up, candidates, history, halved):
     """Compute all clients' new models, number by number, from those before and after training; extend the history."""
     models = trained.clone()
     sent = (before + trained) / 2 if halved else trained
-    for i in [i for i in up if i != HEARS_NOBODY]:
-        reach = sorted({(i + step) % HEARS_NOBODY for step in (-2, -1, 1, 2)} & set(up))
+    for i in [i for i in up if i != ISOLATED]:
+        reach = sorted({(i + step) % ISOLATED for step in (-2, -1, 1, 2)} & set(up))
         asked = torch.nonzero(candidates[i]).flatten().tolist()
         assert len(asked) == min(K, len(reach))
         assert set(asked) <= set(reach)
@@ -120,9 +120,9 @@ def test_each_round_is_that_of_the_paper(engine, halved):
     "holds",
     [
         properties.draws_by_name_only,
-        properties.chooses_whom_it_can_hear,
-        properties.leaves_alone_who_hears_nobody,
-        properties.sits_out_a_round_in_which_everybody_is_down,
+        properties.selects_reachable_clients,
+        properties.isolated_client_only_trains_locally,
+        properties.skips_rounds_without_active_clients,
         properties.lets_one_client_train_alone,
         properties.goes_on_from_a_file,
         properties.does_not_see_cohorts,

@@ -145,7 +145,7 @@ def test_substitution_keeps_personal_parameters_in_place(listed, place):
 
 @together
 def test_every_selected_client_counts_and_only_active_ones_are_mixed(listed, place):
-    properties.chooses_whom_it_can_hear(listed, place)
+    properties.selects_reachable_clients(listed, place)
     found = properties.usual(listed, place)
     assert not history(found.rounds).all()
     for seen in found.rounds:

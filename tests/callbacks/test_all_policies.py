@@ -7,8 +7,6 @@ from tester.shipped import LISTED, left_out, where_they_do_not, where_they_work
 
 from dfl_lightning.cli.classes.registry import FAMILIES
 
-every_policy = pytest.mark.parametrize(("listed", "place"), where_they_work())
-
 
 def slow_if(further):
     """Parametrise a test by all policies at all places; some of them run only with `-m slow`."""
@@ -58,19 +56,19 @@ def test_draws_depend_only_on_names(listed, place):
     properties.draws_by_name_only(listed, place)
 
 
-@every_policy
+@slow_if(is_variant_or_elsewhere)
 def test_only_reachable_clients_are_selected(listed, place):
-    properties.chooses_whom_it_can_hear(listed, place)
+    properties.selects_reachable_clients(listed, place)
 
 
-@pytest.mark.parametrize(("listed", "place"), [p for p in where_they_work() if p.values[1] == "clients"])
+@slow_if(lambda listed, place: "," in listed.name or place != "clients")
 def test_isolated_client_only_trains_locally(listed, place):
-    properties.leaves_alone_who_hears_nobody(listed, place)
+    properties.isolated_client_only_trains_locally(listed, place)
 
 
-@every_policy
+@slow_if(is_variant_or_elsewhere)
 def test_round_without_active_clients_changes_nothing(listed, place):
-    properties.sits_out_a_round_in_which_everybody_is_down(listed, place)
+    properties.skips_rounds_without_active_clients(listed, place)
 
 
 @slow_if(is_variant_or_elsewhere)
@@ -78,7 +76,7 @@ def test_single_client_only_trains_locally(listed, place):
     properties.lets_one_client_train_alone(listed, place)
 
 
-@every_policy
+@slow_if(is_variant_or_elsewhere)
 def test_policy_resumes_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 

@@ -34,7 +34,7 @@ def with_substitutions():
 
 @pytest.mark.parametrize(("listed", "place"), with_substitutions())
 def test_with_a_substitution_dropped_clients_may_be_selected(listed, place):
-    properties.chooses_whom_it_can_hear(listed, place)
+    properties.selects_reachable_clients(listed, place)
     for seen in properties.usual(listed, place).rounds:
         senders = torch.arange(len(seen["round.active"])) < CLIENTS
         in_reach = seen["round.reachable"] & seen["round.receivers"][:, None] & senders

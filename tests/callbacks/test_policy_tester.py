@@ -171,12 +171,12 @@ BROKEN = [
     (ByCohort, properties.does_not_see_cohorts),
     (ByThreads, properties.does_not_see_cohorts),
     (ByThreads, properties.goes_on_from_a_file),
-    (FarSighted, properties.chooses_whom_it_can_hear),
-    (Curious, properties.chooses_whom_it_can_hear),
-    (NeverAlone, properties.leaves_alone_who_hears_nobody),
+    (FarSighted, properties.selects_reachable_clients),
+    (Curious, properties.selects_reachable_clients),
+    (NeverAlone, properties.isolated_client_only_trains_locally),
     (NeverAlone, properties.lets_one_client_train_alone),
-    (Restless, properties.sits_out_a_round_in_which_everybody_is_down),
-    (Paying, properties.sits_out_a_round_in_which_everybody_is_down),
+    (Restless, properties.skips_rounds_without_active_clients),
+    (Paying, properties.skips_rounds_without_active_clients),
     (SecondBest, properties.lets_one_client_train_alone),
 ]
 
@@ -194,7 +194,7 @@ def test_policy_may_change_its_copy_of_rows():
 def test_dropout_that_never_drops_all_clients_fails():
     listed = Listed("broken", cb.Bernoulli, all_up=cb.Bernoulli, all_down=lambda: OneStaysActive(1.0))
     with pytest.raises(AssertionError):
-        properties.sits_out_a_round_in_which_everybody_is_down(listed, "clients")
+        properties.skips_rounds_without_active_clients(listed, "clients")
 
 
 def test_policy_that_refuses_no_place_fails():

@@ -40,6 +40,7 @@ def cells(lines):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if re.match(r"\| \d", line)]
 
 
+@pytest.mark.slow
 def test_run_resumes_unchanged_after_losing_a_process_or_disk(run_script):
     ways = ["full disk", "SIGKILL of the other"]
     code, lines = run_script("--devices", "2", "--moments", "2", "--seed", "4", "--ways", *ways)

@@ -65,6 +65,7 @@ def alone(command, folder):
     return out
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_train_each_run_once(folder):
     said = {command: alone(command, folder) for command in COMMANDS}
     (config,) = folder.glob("runs/gossip/*/config.yaml")

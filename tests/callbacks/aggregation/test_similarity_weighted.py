@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from tester.scenes import FEDERATION, HEARS_NOBODY, ROUNDS, SIZES, UP, start
+from tester.scenes import FEDERATION, ISOLATED, ROUNDS, SIZES, UP, start
 from tester.shipped import Listed
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -107,7 +107,7 @@ def test_each_round_is_that_of_the_paper(engine, lam, sign):
             trained[i] = local_work(run, number, i, before[i], directions[i], sign * lam)
         torch.testing.assert_close(seen.trained, trained, rtol=0, atol=1e-9)
         for i in up:
-            near = {(i + s) % HEARS_NOBODY for s in (-2, -1, 1, 2)} if i != HEARS_NOBODY else set()
+            near = {(i + s) % ISOLATED for s in (-2, -1, 1, 2)} if i != ISOLATED else set()
             who = sorted((near & set(up)) | {i})
             cosines = cosine_similarity(trained[who] - w0[who], (trained[i] - w0[i])[None])
             v = sizes[who] / sizes[who].sum() + cosines / 1.6

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from tester.scenes import CLUSTERS, FEDERATION, HEARS_NOBODY, ROUNDS, UP, start
+from tester.scenes import CLUSTERS, FEDERATION, ISOLATED, ROUNDS, UP, start
 from tester.shipped import Listed
 
 from dfl_lightning import callbacks as cb
@@ -48,7 +48,7 @@ def by_hand(run, before, w, values):
 
 
 def reach(i, up):
-    return [] if i == HEARS_NOBODY else sorted({(i + s) % HEARS_NOBODY for s in (-2, -1, 1, 2)} & set(up))
+    return [] if i == ISOLATED else sorted({(i + s) % ISOLATED for s in (-2, -1, 1, 2)} & set(up))
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import subspace_angles
-from tester.scenes import FEDERATION, HEARS_NOBODY, ROUNDS, SIZES, UP, start
+from tester.scenes import FEDERATION, ISOLATED, ROUNDS, SIZES, UP, start
 from tester.shipped import Listed
 
 from dfl_lightning import callbacks as cb
@@ -112,7 +112,7 @@ def test_clients_learn_from_the_neighbours_of_their_cluster():
         up = [UP[number][i] == "1" for i in FEDERATION]
         for i in FEDERATION:
             for j in FEDERATION:
-                linked = HEARS_NOBODY not in (i, j) and (i - j) % HEARS_NOBODY in (1, 2, 4, 5)
+                linked = ISOLATED not in (i, j) and (i - j) % ISOLATED in (1, 2, 4, 5)
                 expected = linked and up[i] and up[j] and bool(clusters[i] == clusters[j])
                 if any(up):
                     assert bool(round.selected[i, j]) is expected

@@ -89,7 +89,7 @@ def everything(run):
     return found
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["in the run's surroundings", "elsewhere"])
+@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["inside", "elsewhere"])
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 def test_all_verbs_work_after_a_fit(small_run, engine, inside):
     options = {"precision": "64-true", "rounds": 2, "engine": engine, "module": {"finetune_epochs": 1}}

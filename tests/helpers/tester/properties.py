@@ -14,7 +14,7 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import changed, states
 from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
-from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
+from tester.scenes import ALL_DOWN, ISOLATED, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
 from tester.shipped import Listed, trace
 from tester.watch import RowWatch
 
@@ -41,7 +41,7 @@ def draws_by_name_only(listed: Listed, place: str) -> None:
     assert not usual(listed, place).drawn
 
 
-def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
+def selects_reachable_clients(listed: Listed, place: str) -> None:
     """Mixed are the selected, selected are the candidates, candidates are in reach; absent clients are left alone."""
     found = usual(listed, place)
     for seen in found.rounds:
@@ -71,29 +71,29 @@ def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
             assert not (received[:, ~up] | seen["round.selected"][:, ~up] | seen["round.candidates"][:, ~up]).any()
 
 
-def leaves_alone_who_hears_nobody(listed: Listed, place: str) -> None:
+def isolated_client_only_trains_locally(listed: Listed, place: str) -> None:
     """Check that a client without neighbours selects none, is not selected, and only trains locally."""
     for seen in usual(listed, place).rounds:
         if "round.weights" not in seen:
             continue
-        others = torch.arange(CLIENTS) != HEARS_NOBODY
+        others = torch.arange(CLIENTS) != ISOLATED
         for pairs in ("candidates", "selected"):
-            assert not seen[f"round.{pairs}"][HEARS_NOBODY].any()
-            assert not seen[f"round.{pairs}"][:, HEARS_NOBODY].any()
-        assert not seen["round.weights"][HEARS_NOBODY, :CLIENTS][others].any()
-        assert not seen["round.weights"][:CLIENTS, HEARS_NOBODY][others].any()
-        kept = seen["rows.models"][HEARS_NOBODY] != 0 if listed.trims else slice(None)
-        assert torch.equal(seen["rows.models"][HEARS_NOBODY][kept], seen["trained"][HEARS_NOBODY][kept])
+            assert not seen[f"round.{pairs}"][ISOLATED].any()
+            assert not seen[f"round.{pairs}"][:, ISOLATED].any()
+        assert not seen["round.weights"][ISOLATED, :CLIENTS][others].any()
+        assert not seen["round.weights"][:CLIENTS, ISOLATED][others].any()
+        kept = seen["rows.models"][ISOLATED] != 0 if listed.trims else slice(None)
+        assert torch.equal(seen["rows.models"][ISOLATED][kept], seen["trained"][ISOLATED][kept])
 
 
-def sits_out_a_round_in_which_everybody_is_down(listed: Listed, place: str) -> None:
+def skips_rounds_without_active_clients(listed: Listed, place: str) -> None:
     """Check that a round without active clients changes and costs nothing, if the dropout can have such rounds."""
     if listed.all_present:
         with pytest.raises(UserError, match="use --dropout null"):
             start(listed, place, also=(trace,))
         return
     if listed.all_up is None:
-        before, seen, after = usual(listed, place).rounds[NOBODY_IS_UP - 1 : NOBODY_IS_UP + 2]
+        before, seen, after = usual(listed, place).rounds[ALL_DOWN - 1 : ALL_DOWN + 2]
         assert after["metrics.active"] > 0
         assert "round.weights" in after
     elif listed.all_down is not None:

@@ -31,7 +31,7 @@ UP = ["1101111", "1011011", "0000000", "0110110", "1111111"]
 """Active clients of each round, unless there is another dropout; none in round 2."""
 
 ROUNDS = len(UP)
-NOBODY_IS_UP, HEARS_NOBODY = 2, 6
+ALL_DOWN, ISOLATED = 2, 6
 CLUSTERS = [0, 0, 0, 1, 1, 1, 0]
 SIZES = [6, 4, 5, 3, 4, 6, 5]
 FEDERATION = list(range(len(SIZES)))
@@ -62,7 +62,7 @@ def topology(place: str, former: list[int]) -> nx.Graph | dict[str, Any]:
     graph = nx.Graph()
     graph.add_nodes_from(range(len(former)))
     if len(former) > 1:
-        linked = len(former) if place == "all clients" else HEARS_NOBODY
+        linked = len(former) if place == "all clients" else ISOLATED
         graph.add_edges_from(nx.circulant_graph(linked, [1, 2]).edges)
     for i, j in graph.edges:
         graph.edges[i, j]["weight"] = 1.0 + i + j / 10
