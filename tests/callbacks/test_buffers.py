@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from tester.scenes import ROUNDS, SIZES, start
-from tester.shipped import LISTED, Listed, everybody
+from tester.shipped import LISTED, Listed, all_neighbours
 from torch import nn
 
 from dfl_lightning import callbacks as cb
@@ -187,7 +187,7 @@ def test_buffers_stay_in_the_range_of_trained_ones(listed, place, network):
 
 @pytest.mark.parametrize("eta", [0.1, 1.0, 1.5])
 def test_server_step_applies_to_parameters_but_not_buffers(eta):
-    listed = Listed("step", lambda: cb.Uniform(server_step=eta), (everybody,), places=("server",))
+    listed = Listed("step", lambda: cb.Uniform(server_step=eta), (all_neighbours,), places=("server",))
     for run, seen in go(listed, "server", "batch norm"):
         if seen.trained is None:
             continue
@@ -201,7 +201,7 @@ def test_server_step_applies_to_parameters_but_not_buffers(eta):
 @pytest.mark.parametrize("place", ["clients", "server"])
 @pytest.mark.parametrize("stored", ["update", "model"])
 def test_last_sent_buffers_replace_those_of_dropped_clients(place, stored):
-    listed = Listed("stale", lambda: cb.Stale(stored), (everybody,), places=(place,))
+    listed = Listed("stale", lambda: cb.Stale(stored), (all_neighbours,), places=(place,))
     last = {}
     for run, seen in go(listed, place, "batch norm"):
         if seen.trained is None:

@@ -92,7 +92,7 @@ def all_up() -> cb.Trace:
     return trace("all_up.txt")
 
 
-def everybody() -> cb.Gossip:
+def all_neighbours() -> cb.Gossip:
     return cb.Gossip(k="all")
 
 
@@ -159,7 +159,7 @@ NOISE = {"outgoing GaussianNoise": by_place}
 LISTED: dict[str, list[Listed]] = {
     "selection": [
         Listed("gossip", lambda: cb.Gossip(k=2), places=EITHER),
-        Listed("all neighbours", everybody, places=EITHER),
+        Listed("all neighbours", all_neighbours, places=EITHER),
         Listed("no neighbours", lambda: cb.Gossip(k=0), places=EITHER),
         Listed("oracle", lambda: cb.Gossip(k="all", within="cluster")),
         Listed("fixed neighbours", lambda: cb.Gossip(k=2, redraw=False), places=EITHER),
@@ -210,11 +210,11 @@ LISTED: dict[str, list[Listed]] = {
         Listed("noise", noisy, places=EITHER, draws=NOISE),
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
         Listed("quantized", lambda: cb.QSGD(bits=4, bucket=5), places=EITHER, draws={"outgoing QSGD": by_place}),
-        Listed("choco", choco, (cb.CHOCOMix, everybody), all_present=True),
+        Listed("choco", choco, (cb.CHOCOMix, all_neighbours), all_present=True),
         Listed(
             "choco, quantized",
             lambda: cb.CHOCO(bits=4),
-            (cb.CHOCOMix, everybody),
+            (cb.CHOCOMix, all_neighbours),
             draws={"outgoing CHOCO": by_place},
             all_present=True,
         ),
@@ -246,7 +246,7 @@ LISTED: dict[str, list[Listed]] = {
     ],
     "substitution": [
         Listed("fdms", cb.FDMS, places=EITHER),
-        Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (everybody,), places=("server",)),
+        Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (all_neighbours,), places=("server",)),
         Listed("stale", cb.Stale, places=EITHER),
         Listed("stale, models", lambda: cb.Stale("model"), places=EITHER),
     ],
@@ -257,7 +257,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("by all samples", lambda: cb.SampleWeighted(count="train_and_val"), places=EITHER),
         Listed("by scores", cb.ScoreWeighted, (lambda: Scoring(k=3),), places=EITHER),
         Listed("from the topology", cb.FromTopology),
-        Listed("choco", cb.CHOCOMix, (choco, everybody), refuses=TAKES_PART, mixes_itself=True, all_present=True),
+        Listed("choco", cb.CHOCOMix, (choco, all_neighbours), refuses=TAKES_PART, mixes_itself=True, all_present=True),
         Listed("metropolis", cb.Metropolis),
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
@@ -288,8 +288,8 @@ LISTED: dict[str, list[Listed]] = {
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
-        Listed("krum", cb.Krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
-        Listed("multi-krum", multi_krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
+        Listed("krum", cb.Krum, (all_neighbours,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
+        Listed("multi-krum", multi_krum, (all_neighbours,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
         Listed("geometric median", cb.GeometricMedian, refuses=(cb.Stale,), places=EITHER),
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
