@@ -1,4 +1,4 @@
-"""Communication graphs as lists of pairs: what a round narrows, remembers, and adds up for each receiver."""
+"""Lists of links, which a round narrows and sums up for each receiver, and memories of a number for each link."""
 
 from dfl_lightning.links.complete import AllPairs
 from dfl_lightning.links.links import Links

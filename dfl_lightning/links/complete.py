@@ -1,4 +1,4 @@
-"""The complete graph: the links are known without a list of them, which would grow with the square."""
+"""The complete graph without a list of its links, whose length would grow with the square of the clients."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from dfl_lightning.links.draws import uniform
 from dfl_lightning.links.links import Links
 
 TRIES_AT_ONCE = 2**22
-"""Random numbers that are drawn at a time."""
+"""Largest number of random numbers that are drawn at a time, which bounds the memory."""
 
 
 class AllPairs(Links):
-    """All pairs of some receivers and some senders, but none of a node with itself.
+    """All pairs of some receivers and some senders, except pairs of a node with itself.
 
-    The list is written down when something reads it: counting, drawing and narrowing to nodes do without.
+    The list is only made when `receivers` or `senders` is read. Counting links, drawing some, and narrowing them to
+    nodes or groups work without it.
 
     Args:
-        receiving: who receives, bool [n].
-        sending: who sends, bool [n].
+        receiving: True for nodes that receive, bool [n].
+        sending: True for nodes that send, bool [n].
 
     Examples:
         >>> all_nodes = AllPairs.of_nodes(100_000)
@@ -35,26 +36,26 @@ class AllPairs(Links):
 
     @classmethod
     def of_nodes(cls, nodes: int) -> AllPairs:
-        """Let all nodes receive from all others.
+        """Link each node to all others.
 
         Args:
-            nodes: n.
+            nodes: number of nodes n.
         """
         all_nodes = torch.ones(nodes, dtype=torch.bool)
         return cls(all_nodes, all_nodes)
 
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        hearing, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
-        receivers, senders = hearing.repeat_interleave(len(sending)), sending.repeat(len(hearing))
-        other = receivers != senders
-        return receivers[other], senders[other]
+        receiving, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
+        receivers, senders = receiving.repeat_interleave(len(sending)), sending.repeat(len(receiving))
+        different = receivers != senders
+        return receivers[different], senders[different]
 
     def __len__(self) -> int:
         return int(self.receiving.sum()) * int(self.sending.sum()) - int((self.receiving & self.sending).sum())
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> AllPairs:
-        """Return the links of some receivers and senders: these pairs themselves if that is all, else a list.
+        """Return the links between some receivers and some senders, again without a list; itself if these are all.
 
         Args:
             receivers: bool [n]; None: all.
@@ -66,49 +67,49 @@ class AllPairs(Links):
         return self if same else AllPairs(receiving, sending)
 
     def within_groups(self, groups: Tensor) -> Links:
-        """Return the links between nodes of the same group; only these are written down.
+        """Return the links between nodes of the same group, as a list of these links only.
 
         Args:
-            groups: of each node, long [n].
+            groups: group of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
-        hearing, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
+        receiving, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
         sending = sending[number[sending].argsort(stable=True)]  # group by group
         sizes = torch.bincount(number[sending], minlength=self.nodes)
         starts = sizes.cumsum(0) - sizes
-        heard = sizes[number[hearing]]
-        receivers = hearing.repeat_interleave(heard)
-        first = (starts[number[hearing]] - (heard.cumsum(0) - heard)).repeat_interleave(heard)
+        counts = sizes[number[receiving]]  # senders in the group of each receiver, itself included
+        receivers = receiving.repeat_interleave(counts)
+        first = (starts[number[receiving]] - (counts.cumsum(0) - counts)).repeat_interleave(counts)
         senders = sending[first + torch.arange(len(receivers))]
-        other = receivers != senders
-        return Links(receivers[other], senders[other], self.nodes)
+        different = receivers != senders
+        return Links(receivers[different], senders[different], self.nodes)
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """Count the senders of its own group that each node has, long [n].
+        """Count each node's senders in its own group, long [n].
 
         Args:
-            groups: of each node, long [n].
+            groups: group of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
         sizes = torch.bincount(number[self.sending], minlength=self.nodes)
         return torch.where(self.receiving, sizes[number] - self.sending.long(), 0)
 
     def find(self, others: Links) -> Tensor:
-        """Find where each of the others is in this list, long [len(others)]; -1 where it is not."""
+        """Find the index of each of the other links in this list, long [len(others)]; -1 if it is not here."""
         return torch.arange(len(self)) if others is self else self.places(others.receivers, others.senders)
 
     def places(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        """Find where pairs are in this list, long [e]; -1 where they are not.
+        """Find the index of each pair in this list, long [e]; -1 if it is not here.
 
         Args:
             receivers: long [e].
             senders: long [e].
         """
         inside, senders = senders < self.nodes, senders.clamp(max=self.nodes - 1)
-        here = inside & self.receiving[receivers] & self.sending[senders] & (receivers != senders)
-        before = self.sending.long().cumsum(0) - self.sending.long()  # senders of lower ids
-        place = self.starts[receivers] + before[senders] - (self.sending[receivers] & (receivers < senders)).long()
-        return torch.where(here, place, -1)
+        present = inside & self.receiving[receivers] & self.sending[senders] & (receivers != senders)
+        lower = self.sending.long().cumsum(0) - self.sending.long()  # number of senders with lower ids
+        index = self.starts[receivers] + lower[senders] - (self.sending[receivers] & (receivers < senders)).long()
+        return torch.where(present, index, -1)
 
     @cached_property
     def count(self) -> Tensor:
@@ -121,48 +122,53 @@ class AllPairs(Links):
         return torch.where(self.sending, int(self.receiving.sum()) - self.receiving.long(), 0)
 
     def draw(self, k: int | Tensor, seed: int) -> Links:
-        """Choose k links of each receiver at random, every set of k equally likely; all where there are not more.
+        """Draw k links of each receiver, every set of k equally likely; all links of a receiver that has at most k.
 
-        A receiver tries nodes at random until it has k different in-neighbours: who else there is
-        changes nothing in that. Where it wants over half of all nodes, its links are listed, and each draws a number.
+        A receiver draws nodes at random until it has k different in-neighbours, so that its draw does not depend on
+        other receivers. If k is over half of all nodes, the links are listed, and those with the lowest numbers are
+        drawn, as in `Links.draw`.
 
         Args:
-            k: the number, or one for each node, long [n].
-            seed: as `stream_seed` gives it.
+            k: number of links, the same for all receivers or one for each node, long [n].
+            seed: a seed from `stream_seed`.
         """
         limits = (k if isinstance(k, Tensor) else torch.full((self.nodes,), k)).clamp(min=0)
         everything, many = limits >= self.count, 2 * limits > self.nodes
-        listed = self.between(receivers=everything & (limits > 0))
-        found = Links(listed.receivers, listed.senders, self.nodes)
+        whole = self.between(receivers=everything & (limits > 0))
+        listed = Links(whole.receivers, whole.senders, self.nodes)
         if bool((many & ~everything).any()):
             rest = self.between(receivers=many & ~everything)
-            found = found.union(Links(rest.receivers, rest.senders, self.nodes).draw(limits, seed))
-        tried = self._tried(torch.where(everything | many, 0, limits), seed)
-        return tried.union(found) if len(found) else tried
+            listed = listed.union(Links(rest.receivers, rest.senders, self.nodes).draw(limits, seed))
+        drawn = self._draw_by_rejection(torch.where(everything | many, 0, limits), seed)
+        return drawn.union(listed) if len(listed) else drawn
 
-    def _tried(self, limits: Tensor, seed: int) -> Links:
-        """Find so many different senders of each receiver, long [n]; there must be as many."""
-        found: list[Tensor] = []
+    def _draw_by_rejection(self, limits: Tensor, seed: int) -> Links:
+        """Draw as many different senders of each receiver as its limit, long [n], which its links must reach.
+
+        Nodes that are drawn twice or are not in-neighbours are rejected. A receiver that has too few draws again, twice
+        as many nodes.
+        """
+        codes: list[Tensor] = []
         left, tries = torch.nonzero(limits > 0).squeeze(1), 2 * int(limits.max() if len(limits) else 0) + 8
         while len(left):
             again = []
             for some in left.split(max(1, TRIES_AT_ONCE // tries)):
                 nodes = (uniform(some[:, None], torch.arange(tries), seed) * self.nodes).long()
-                heard = self.sending[nodes] & (nodes != some[:, None])
-                first = _first_times(nodes) & heard
+                in_neighbours = self.sending[nodes] & (nodes != some[:, None])
+                first = _mark_first_occurrences(nodes) & in_neighbours
                 chosen = first & (first.long().cumsum(1) <= limits[some][:, None])
                 enough = chosen.sum(1) == limits[some]
-                rows, at = torch.nonzero(chosen & enough[:, None], as_tuple=True)
-                found.append(some[rows] * self.nodes + nodes[rows, at])
+                rows, columns = torch.nonzero(chosen & enough[:, None], as_tuple=True)
+                codes.append(some[rows] * self.nodes + nodes[rows, columns])
                 again.append(some[~enough])
             left, tries = torch.cat(again), 2 * tries
-        if not found:
+        if not codes:
             return Links.empty(self.nodes)
-        return Links.coded(torch.cat(found).sort().values, self.nodes)
+        return Links.coded(torch.cat(codes).sort().values, self.nodes)
 
 
-def _first_times(numbers: Tensor) -> Tensor:
-    """Which entries of each row, long [r, t], are the first of their value, bool [r, t]."""
+def _mark_first_occurrences(numbers: Tensor) -> Tensor:
+    """Mark the entries, long [r, t], that do not occur earlier in their row, bool [r, t]."""
     ordered, order = numbers.sort(dim=1, stable=True)
     new = torch.ones_like(ordered, dtype=torch.bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a link: they depend on its two ends and on what is drawn, on nothing else."""
+"""Random numbers for links, which depend on the seed and the two ends of the link only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dfl_lightning.utils.randomness.splitmix import splitmix64
 
 
 def uniform(receivers: Tensor, others: Tensor, seed: int) -> Tensor:
-    """A number in [0, 1) for each pair of whole numbers, float64, of their shape.
+    """Draw a number in [0, 1) for each pair of integers, float64, in the shape to which both tensors broadcast.
 
-    It is made of the 53 first bits of `splitmix64` of a code of the pair: no number depends on another pair, nor on how
-    many there are.
+    Each number consists of the 53 highest bits of `splitmix64` of the pair's code, so that it depends neither on other
+    pairs nor on their number.
 
     Args:
         receivers: long, 0 to 2^31 - 1.
-        others: a sender, or the number of a try; long, 0 to 2^32 - 1; of a shape that goes with that of `receivers`.
+        others: the sender or the number of the attempt; long, 0 to 2^32 - 1; broadcast with `receivers`.
         seed: 63 bits.
 
     Examples:

@@ -1,4 +1,4 @@
-"""A communication graph as a list of pairs, and sums over them for each receiver: work in proportion to the links."""
+"""A communication graph as a list of links, with set operations and sums over the links of each receiver."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from dfl_lightning.links.draws import uniform
 
 BLOCK = 2**22
-"""Entries of a matrix that is made at a time, where receivers with about as many senders are taken together."""
+"""Largest number of entries of a matrix of receivers and their senders, which bounds the memory of `Links.top`."""
 
 
 class Links:
-    """Pairs (receiver, sender), ordered by receiver, then by sender; no pair twice.
+    """An immutable list of E different pairs (receiver, sender), ordered by receiver, then by sender.
 
-    A number for each link is a plain tensor beside the list, [E], and is narrowed by the same mask. A list never
-    changes: what narrows it makes another one.
+    Values of links are plain tensors [E] in the order of the list, so that one mask narrows both. Methods that narrow
+    or extend the list return a new one. Work is in proportion to the number of links, except for dense matrices.
 
     Args:
         receivers: long [E], ascending, 0 to n - 1.
         senders: long [E], ascending for each receiver, 0 to P - 1.
-        nodes: n, how many receive.
-        rows: P, how many rows may be sent; default n.
+        nodes: number of nodes that may receive, n.
+        rows: number of rows that may be sent, P; default n.
 
     Examples:
         >>> links = Links.complete(3)
@@ -40,28 +40,28 @@ class Links:
         self.nodes = nodes
         self.rows = nodes if rows is None else rows
 
-    # --- how they are made --------------------------------------------------------------------------------------------
+    # --- constructors -------------------------------------------------------------------------------------------------
     @classmethod
     def of(cls, receivers: Tensor, senders: Tensor, nodes: int, rows: int | None = None) -> Links:
-        """Build links from pairs in any order; a pair that is there twice counts once.
+        """Build links from pairs in any order; repeated pairs count once.
 
         Args:
             receivers: long [e].
             senders: long [e].
-            nodes: n.
-            rows: P; default n.
+            nodes: number of nodes n.
+            rows: number of rows P; default n.
         """
         width = nodes if rows is None else rows
         return Links.coded((receivers * width + senders).unique(), nodes, rows)
 
     @staticmethod
     def coded(codes: Tensor, nodes: int, rows: int | None = None) -> Links:
-        """Build pairs from their ascending `codes`, long [E].
+        """Build links from their ascending `codes`.
 
         Args:
-            codes: receiver * P + sender.
-            nodes: n.
-            rows: P; default n.
+            codes: receiver * P + sender of each link, long [E], ascending.
+            nodes: number of nodes n.
+            rows: number of rows P; default n.
         """
         width = nodes if rows is None else rows
         receivers = codes.div(max(1, width), rounding_mode="floor")
@@ -69,18 +69,18 @@ class Links:
 
     @classmethod
     def empty(cls, nodes: int, rows: int | None = None) -> Links:
-        """Build a list of no links.
+        """Build a list without links.
 
         Args:
-            nodes: n.
-            rows: P; default n.
+            nodes: number of nodes n.
+            rows: number of rows P; default n.
         """
         empty = torch.empty(0, dtype=torch.long)
         return Links(empty, empty, nodes, rows)
 
     @classmethod
     def complete(cls, nodes: int) -> Links:
-        """Let all nodes receive from all others; see `AllPairs` for the same without a list."""
+        """Link each node to all others; `AllPairs` does the same without a list."""
         receivers, senders = torch.arange(nodes).repeat_interleave(nodes - 1), torch.arange(nodes - 1).repeat(nodes)
         return Links(receivers, senders + (senders >= receivers), nodes)
 
@@ -89,25 +89,25 @@ class Links:
         """Link some nodes to themselves.
 
         Args:
-            nodes: which, bool [n].
+            nodes: True for the nodes that are linked, bool [n].
 
         Examples:
             >>> Links.loops(torch.tensor([True, False, True])).senders.tolist()
             [0, 2]
         """
-        own = torch.nonzero(nodes).squeeze(1)
-        return Links(own, own, len(nodes))
+        linked = torch.nonzero(nodes).squeeze(1)
+        return Links(linked, linked, len(nodes))
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Links:
-        """Build the links where a matrix holds, for those who think in matrices: bool [n, P], receiver by sender."""
+        """Build links from a matrix, bool [n, P], receiver by sender, that is True for each link."""
         receivers, senders = mask.nonzero(as_tuple=True)
         return Links(receivers, senders, *mask.shape)
 
     # --- the list -----------------------------------------------------------------------------------------------------
     @property
     def receivers(self) -> Tensor:
-        """Who receives, of each link, long [E]."""
+        """The receiver of each link, long [E]."""
         return self._ends[0]
 
     @property
@@ -126,15 +126,15 @@ class Links:
         """A number for each link, receiver * P + sender, ascending, long [E]."""
         return self.receivers * self.rows + self.senders
 
-    # --- as sets ------------------------------------------------------------------------------------------------------
+    # --- set operations -----------------------------------------------------------------------------------------------
     def keep(self, where: Tensor) -> Links:
-        """Return the links where bool [E] holds, the list itself where all of them do; or those at ascending places."""
+        """Return the links that a mask, bool [E], or ascending indices, long, select; itself if a mask selects all."""
         if where.dtype == torch.bool and bool(where.all()):
             return self
         return Links(self.receivers[where], self.senders[where], self.nodes, self.rows)
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> Links:
-        """Return the links of some receivers and senders.
+        """Return the links between some receivers and some senders.
 
         Args:
             receivers: bool [n]; None: all.
@@ -153,7 +153,7 @@ class Links:
         """Return the links between nodes of the same group.
 
         Args:
-            groups: of each node, long [n].
+            groups: group of each node, long [n].
 
         Examples:
             >>> Links.complete(4).within_groups(torch.tensor([0, 1, 0, 0])).heard_by(2).tolist()
@@ -162,21 +162,21 @@ class Links:
         return self.keep(groups[self.receivers] == groups[self.senders])
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """Count the senders of its own group that each node has, long [n].
+        """Count each node's senders in its own group, long [n].
 
         Args:
-            groups: of each node, long [n].
+            groups: group of each node, long [n].
         """
         return self.within_groups(groups).count
 
     def find(self, others: Links) -> Tensor:
-        """Find where each of the others is in this list, long [len(others)]; -1 where it is not."""
+        """Find the index of each of the other links in this list, long [len(others)]; -1 if it is not here."""
         if others is self:
             return torch.arange(len(self))
         return self.places(others.receivers, others.senders)
 
     def places(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        """Find where pairs are in this list, long [e]; -1 where they are not.
+        """Find the index of each pair in this list, long [e]; -1 if it is not here.
 
         Args:
             receivers: long [e].
@@ -185,18 +185,18 @@ class Links:
         codes = receivers * self.rows + senders
         if not len(self):
             return torch.full_like(codes, -1)
-        at = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
-        return torch.where((self.codes[at] == codes) & (senders < self.rows), at, -1)
+        index = torch.searchsorted(self.codes, codes).clamp_(max=len(self) - 1)
+        return torch.where((self.codes[index] == codes) & (senders < self.rows), index, -1)
 
     def within(self, others: Links) -> Tensor:
-        """Tell which of these links are among the others, bool [E]."""
+        """Mark these links that are among the others, bool [E]."""
         return others.find(self) >= 0
 
     def union(self, others: Links) -> Links:
-        """Return the links of either list.
+        """Return the links that are in at least one of the two lists.
 
         Raises:
-            ValueError: the lists are of different nodes or rows.
+            ValueError: the lists have different numbers of nodes or rows.
         """
         if (self.nodes, self.rows) != (others.nodes, others.rows):
             shapes = f"{self.nodes} x {self.rows} and {others.nodes} x {others.rows}"
@@ -216,35 +216,36 @@ class Links:
         return self.keep(~self.within(others)) if len(others) else self
 
     def spread(self, values: Tensor, links: Links, fill: float = float("nan")) -> Tensor:
-        """Put the numbers of these links beside another list: `fill` for links that this one lacks.
+        """Arrange the values of these links in the order of another list, [len(links)].
 
         Args:
-            values: [E], beside these links.
+            values: one for each of these links, [E].
             links: the other list.
-            fill: for what is not here.
+            fill: value for links that are not in this list.
         """
-        return self._picked(values, self.find(links), fill)
+        return self._pick(values, self.find(links), fill)
 
     def look_up(self, values: Tensor, receivers: Tensor, senders: Tensor, fill: float = float("nan")) -> Tensor:
-        """Return the numbers of these links for pairs in any order, [e]: `fill` for pairs that are not in this list.
+        """Return the values of pairs in any order, [e].
 
         Args:
-            values: [E], beside these links.
+            values: one for each of these links, [E].
             receivers: long [e].
             senders: long [e].
-            fill: for what is not here.
+            fill: value for pairs that are not in this list.
 
         Examples:
             >>> links = Links.complete(3)
             >>> links.look_up(torch.arange(6.0), links.senders, links.receivers)  # the same pairs the other way round
             tensor([2., 4., 0., 5., 1., 3.])
         """
-        return self._picked(values, self.places(receivers, senders), fill)
+        return self._pick(values, self.places(receivers, senders), fill)
 
-    def _picked(self, values: Tensor, at: Tensor, fill: float) -> Tensor:
+    def _pick(self, values: Tensor, indices: Tensor, fill: float) -> Tensor:
+        """Return the values at some indices, `fill` at index -1."""
         if not len(values):
-            return values.new_full((len(at),), fill)
-        return torch.where(at >= 0, values[at], fill)
+            return values.new_full((len(indices),), fill)
+        return torch.where(indices >= 0, values[indices], fill)
 
     # --- for each receiver --------------------------------------------------------------------------------------------
     @cached_property
@@ -259,7 +260,7 @@ class Links:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Where each receiver's links begin in the list, long [n + 1]; the last entry is E."""
+        """The index of each receiver's first link in the list, long [n + 1]; the last entry is E."""
         return torch.cat([torch.zeros(1, dtype=torch.long), self.count.cumsum(0)])
 
     def heard_by(self, receiver: int) -> Tensor:
@@ -275,26 +276,27 @@ class Links:
         return torch.segment_reduce(values, "sum", offsets=self.starts, initial=0)
 
     def any(self, where: Tensor) -> Tensor:
-        """Tell whether bool [E] holds for any link of a receiver, bool [n]."""
-        found = torch.zeros(self.nodes, dtype=torch.bool)
-        found[self.receivers[where]] = True
-        return found
+        """Mark the receivers, bool [n], that have at least one link for which a mask, bool [E], is True."""
+        marked = torch.zeros(self.nodes, dtype=torch.bool)
+        marked[self.receivers[where]] = True
+        return marked
 
     def mean(self, values: Tensor) -> Tensor:
         """Average over each receiver's links, [n]; NaN for a receiver without links."""
         return self.sum(values) / self.count
 
     def highest(self, values: Tensor) -> Tensor:
-        """Return the largest number of each receiver's links, [n]; -infinity for a receiver without links."""
+        """Return the largest value of each receiver's links, [n]; -infinity for a receiver without links."""
         return torch.segment_reduce(values, "max", offsets=self.starts, initial=-torch.inf)
 
     def softmax(self, values: Tensor, temperature: float = 1.0, times: Tensor | None = None) -> Tensor:
-        """Scale times * exp(value / temperature) so that they sum to 1 for each receiver, float64 [E].
+        """Compute weights times * exp(value / temperature), scaled to sum to 1 for each receiver, float64 [E].
 
         Args:
-            values: [E]; read only where `times` is above 0.
+            values: [E]; a value is ignored if its `times` is 0.
             temperature: above 0.
-            times: how often each link counts, [E], 0 or more; a receiver without any gets zeros. Default: once each.
+            times: how often each link counts, [E], 0 or more; default once. If all links of a receiver count 0 times,
+                their weights are 0.
 
         Raises:
             ValueError: the temperature is not above 0.
@@ -305,36 +307,43 @@ class Links:
         weights = torch.ones_like(values) if times is None else times.double()
         counted = weights > 0
         values = values.masked_fill(~counted, -torch.inf)
-        # the largest is subtracted first, so that neither a tiny temperature nor large values overflow
+        # The largest value is subtracted first, so that neither a tiny temperature nor large values overflow.
         shifted = ((values - self.highest(values)[self.receivers]) / temperature).masked_fill(~counted, -torch.inf)
         shares = weights * shifted.exp()
         total = self.sum(shares)
         return shares / torch.where(total > 0, total, 1.0)[self.receivers]
 
     def top(self, values: Tensor, k: int | Tensor) -> Tensor:
-        """Select each receiver's k links with the highest values, bool [E]; NaN never, equals by the lowest sender.
+        """Mark each receiver's k links with the highest values, bool [E].
+
+        A NaN is never marked. Of equal values, those of the lowest senders come first.
 
         Args:
             values: [E].
-            k: how many of each receiver's links (all where it has fewer), or a number for each receiver, long [n].
+            k: number of links, the same for all receivers or one for each, long [n]; a receiver that has fewer keeps
+                all.
         """
         limits = k if isinstance(k, Tensor) else torch.full((self.nodes,), k)
         known = ~values.isnan()
-        # a known value of -infinity still comes before the places that are empty
+        # A known value of -infinity must still be above the padding of the blocks.
         values = values.double().clamp(min=torch.finfo(torch.float64).min).masked_fill(~known, -torch.inf)
-        taken = known & (limits >= self.count)[self.receivers]
-        for places, inside, receivers in self._blocks((limits > 0) & (limits < self.count)):
-            block = values[places].masked_fill_(~inside, -torch.inf)
+        marked = known & (limits >= self.count)[self.receivers]
+        for indices, inside, receivers in self._blocks((limits > 0) & (limits < self.count)):
+            block = values[indices].masked_fill_(~inside, -torch.inf)
             limit = limits[receivers]
             highest = block.topk(int(limit.max()), dim=1).values
             last = highest.gather(1, (limit - 1)[:, None])
             above, equal = block > last, (block == last) & inside
             chosen = above | (equal & (equal.cumsum(1) <= (limit - above.sum(1))[:, None]))
-            taken[places[chosen]] = True
-        return taken & known
+            marked[indices[chosen]] = True
+        return marked & known
 
     def _blocks(self, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Receivers with about as many senders, as a matrix each: places in the list [r, w], which are theirs, who."""
+        """Yield the links of the wanted receivers, bool [n], as matrices of receivers with similar numbers of senders.
+
+        Yields:
+            Indices in the list, long [r, w]; a mask that is False for padding, bool [r, w]; the receivers, long [r].
+        """
         widths = (2 ** self.count.clamp(min=1).double().log2().ceil()).long()
         for width in widths[wanted].unique().tolist():
             receivers = torch.nonzero((widths == width) & wanted).squeeze(1)
@@ -346,33 +355,33 @@ class Links:
 
     # --- draws --------------------------------------------------------------------------------------------------------
     def uniform(self, seed: int) -> Tensor:
-        """Draw a number for each link, float64 [E] in [0, 1), from the seed and the two ends of the link alone.
+        """Draw a number in [0, 1) for each link, float64 [E], that depends on the seed and the link's two ends only.
 
-        A graph with a link more draws the same for all others.
+        The numbers stay the same if the graph gains or loses other links.
 
         Args:
-            seed: as `stream_seed` gives it.
+            seed: a seed from `stream_seed`.
         """
         return uniform(self.receivers, self.senders, seed)
 
     def draw(self, k: int | Tensor, seed: int) -> Links:
-        """Choose k links of each receiver at random, every set of k equally likely; all where there are not more.
+        """Draw k links of each receiver, every set of k equally likely; all links of a receiver that has at most k.
 
         Args:
-            k: the number, or one for each node, long [n].
-            seed: as `stream_seed` gives it.
+            k: number of links, the same for all receivers or one for each node, long [n].
+            seed: a seed from `stream_seed`.
         """
         if bool((self.count <= k).all()):
-            return self  # a server receives from all clients
+            return self
         return self.keep(self.top(-self.uniform(seed), k))
 
     # --- matrices -----------------------------------------------------------------------------------------------------
     def dense(self, values: Tensor, fill: float = float("nan")) -> Tensor:
-        """Return a matrix [n, P], receiver by sender, `fill` where there is no link: for small federations.
+        """Return the values as a matrix [n, P], receiver by sender; only for small federations.
 
         Args:
             values: [E].
-            fill: elsewhere.
+            fill: value of pairs that are not linked.
         """
         matrix = values.new_full((self.nodes, self.rows), fill)
         matrix[self.receivers, self.senders] = values
@@ -380,5 +389,5 @@ class Links:
 
     @property
     def mask(self) -> Tensor:
-        """A matrix, bool [n, P], receiver by sender: for small federations."""
+        """The links as a matrix, bool [n, P], receiver by sender; only for small federations."""
         return self.dense(torch.ones(len(self), dtype=torch.bool), False)

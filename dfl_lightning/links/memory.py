@@ -1,4 +1,4 @@
-"""What is remembered of links from round to round."""
+"""A memory of one number for each link, from round to round."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dfl_lightning.links.links import Links
 
 
 class LinkMemory:
-    """A number for each link that was ever written; a link that is down or out of reach is not forgotten.
+    """A number for each link that was ever written; links that are missing from later graphs keep theirs.
 
     Args:
-        links: those with a number.
-        values: float64 or long [E].
+        links: links that have a number.
+        values: numbers of these links, float64 or long [E].
 
     Examples:
         >>> memory = LinkMemory.empty(3)
@@ -27,29 +27,29 @@ class LinkMemory:
 
     @classmethod
     def empty(cls, nodes: int, dtype: torch.dtype = torch.float64) -> LinkMemory:
-        """Begin with nothing known.
+        """Create a memory without numbers.
 
         Args:
-            nodes: n.
-            dtype: of the numbers.
+            nodes: number of nodes n.
+            dtype: dtype of the numbers.
         """
         return cls(Links.empty(nodes), torch.empty(0, dtype=dtype))
 
     def read(self, links: Links, default: float = float("nan")) -> Tensor:
-        """Return what is remembered of the links, [E].
+        """Return the numbers of some links, [E].
 
         Args:
-            links: which.
-            default: where nothing is.
+            links: links to look up.
+            default: value for links that have no number.
         """
         return self.links.spread(self.values, links, default)
 
     def read_back(self, links: Links, default: float = float("nan")) -> Tensor:
-        """Return what is remembered of the same pairs the other way round, [E]: of their senders as receivers.
+        """Return the numbers of the opposite links, [E], whose receivers are the senders of these.
 
         Args:
-            links: which.
-            default: where nothing is.
+            links: links whose opposites are looked up.
+            default: value for links that have no number.
 
         Examples:
             >>> memory, pair = LinkMemory.empty(3), Links.of(torch.tensor([2]), torch.tensor([0]), nodes=3)
@@ -60,40 +60,40 @@ class LinkMemory:
         return self.links.look_up(self.values, links.senders, links.receivers, default)
 
     def write(self, links: Links, values: Tensor) -> None:
-        """Remember these numbers in the place of former ones.
+        """Store the numbers of some links, and overwrite former numbers of these.
 
         Args:
-            links: which.
+            links: links to store.
             values: [E].
         """
-        at = self.links.find(links)
+        indices = self.links.find(links)
         values = values.to(self.values.dtype)
-        if bool((at >= 0).all()):  # nothing new
-            self.values = self.values.index_put((at,), values)
+        if bool((indices >= 0).all()):  # no link is new
+            self.values = self.values.index_put((indices,), values)
             if len(links) == len(self.links):
-                self.links = links  # the same ones: a list finds itself at once
+                self.links = links  # the same links; `Links.find` is fast for the identical object
             return
-        together = self.links.union(links)
-        kept = self.values.new_empty(len(together))
-        kept[together.find(self.links)] = self.values
-        kept[together.find(links)] = values
-        self.links, self.values = together, kept
+        union = self.links.union(links)
+        merged = self.values.new_empty(len(union))
+        merged[union.find(self.links)] = self.values
+        merged[union.find(links)] = values
+        self.links, self.values = union, merged
 
     def write_known(self, links: Links, values: Tensor) -> None:
-        """Remember the numbers that are not NaN.
+        """Store the numbers that are not NaN.
 
         Args:
-            links: which.
+            links: links to store.
             values: [E].
         """
         known = ~values.isnan()
         self.write(links.keep(known), values[known])
 
     def add(self, links: Links, values: Tensor) -> None:
-        """Add to what is remembered; nothing counts as 0.
+        """Add to the stored numbers; a link without a number starts from 0.
 
         Args:
-            links: which.
+            links: links to increase.
             values: [E].
         """
         self.write(links, self.read(links, 0) + values)

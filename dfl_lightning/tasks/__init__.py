@@ -1,4 +1,4 @@
-"""Tasks: what a network's outputs mean, its losses sample by sample, and the numbers that are reported of it."""
+"""Tasks: the meaning of a network's outputs, the loss of each sample, and the scores that are reported."""
 
 from dfl_lightning.tasks.choice import default_task
 from dfl_lightning.tasks.classification import Classification

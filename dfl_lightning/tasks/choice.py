@@ -1,4 +1,4 @@
-"""The task that data call for, where none is named."""
+"""The default task for each kind of target."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ __all__ = ["default_task"]
 
 
 def default_task(targets: Tensor, num_classes: int) -> Task:
-    """Choose `Classification` for classes, `NextToken` for lines, `Regression` for numbers, `MultiLabel` for bool.
+    """Choose the task that fits the type and the shape of the targets.
 
-    Numbers that bring their scales with them, [N, 2, d], are those of a `Forecast`.
+    Classes [N] give `Classification`, lines of tokens [N, T] `NextToken`, bool `MultiLabel`, floating-point numbers
+    [N, d] `Regression`, and numbers with their scales [N, 2, d] `Forecast`.
 
     Args:
-        targets: of all samples, [N, *target shape].
-        num_classes: number of classes C; 0 where targets are no classes.
+        targets: targets of all samples, [N, *target shape].
+        num_classes: number of classes C; 0 if targets are not classes.
 
     Raises:
-        UserError: the targets could mean several things.
+        UserError: no task follows from the targets.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""One of several classes."""
+"""The task of predicting the class of a sample."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["Classification"]
 
 
 class Classification(Task):
-    """Outputs are scores of classes [..., C], targets the classes, int64 [...]; the loss is the cross-entropy.
+    """Prediction of one of C classes.
 
-    The score is the accuracy `acc`: the share of samples whose class has the highest score. Where that score is NaN or
-    infinite, the answer is a wrong one.
+    Outputs are scores of classes [..., C], targets the classes, int64 [...]. The loss is the cross-entropy. The score
+    is the accuracy `acc`: the share of samples whose class has the highest output. A prediction whose highest output is
+    NaN or infinite counts as wrong.
 
     Examples:
         >>> import torch
@@ -32,11 +33,11 @@ class Classification(Task):
     has_classes = True
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return a score for each class, (C,); see `Task.output_shape`."""
+        """Return (C,), the shape of a score for each class; see `Task.output_shape`."""
         if targets.dtype != torch.int64 or not num_classes:
             kind = str(targets.dtype).removeprefix("torch.")
             raise UserError(
-                f"model.task Classification needs targets that are classes, and those of the data are {kind} numbers; "
+                f"model.task Classification needs targets that are classes, but those of the data are {kind} numbers; "
                 "leave model.task out"
             )
         return (num_classes,)
@@ -51,15 +52,16 @@ class Classification(Task):
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Tell whether the class with the highest score is the target, bool [...].
+        """Mark the samples whose predicted class is the target, bool [...].
 
         Args:
             outputs: logits, or probabilities, [..., C].
             targets: int64 [...].
         """
-        best = outputs.max(dim=targets.dim())  # a NaN is the highest: it would answer with the class where it stands
+        # torch takes a NaN for the highest output, so that the class at its position would be the prediction.
+        best = outputs.max(dim=targets.dim())
         return {"acc": (best.indices == targets) & best.values.isfinite()}
 
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return `nn.CrossEntropyLoss`, which engines compute by kernels of their own."""
+        """Return `nn.CrossEntropyLoss`, for which the engines have faster kernels."""
         return nn.CrossEntropyLoss()

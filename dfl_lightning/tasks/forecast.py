@@ -1,4 +1,4 @@
-"""What comes next in a series of numbers."""
+"""The task of forecasting a time series."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["Forecast"]
 
 
 class Forecast(Task):
-    """Outputs are the d numbers that follow a window, [..., d]; targets are these and the scale of each, [..., 2, d].
+    """Prediction of the d numbers that follow a window of a time series.
 
-    Clients standardise their series each in its own way, so that a target brings its scale with it: an error times the
-    scale is in the original unit. The loss is the mean squared error in the unit that is trained on. The score is
-    `rmse`, the root of the mean squared error over all windows, steps and columns of a client, in the original unit,
-    lower is better; `mae` is the mean absolute error over the same.
+    Outputs are [..., d]; targets are these numbers and the scale of each, [..., 2, d]. Each client standardises its own
+    series, so that a target contains its scale: an error times the scale is in the original unit. The loss is the mean
+    squared error in the standardised unit. The score is `rmse`, the root of the mean squared error over all windows,
+    steps and columns of a client, in the original unit; lower is better. `mae` is the mean absolute error over the
+    same.
 
     Examples:
         >>> import torch
@@ -34,12 +35,12 @@ class Forecast(Task):
     higher_is_better = False
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return one number for each step and column, (d,); see `Task.output_shape`."""
+        """Return (d,), the shape of one number for each step and column; see `Task.output_shape`."""
         if not targets.is_floating_point() or targets.dim() != 3 or targets.shape[1] != 2:
             kind = "classes" if num_classes else str(targets.dtype).removeprefix("torch.")
             raise UserError(
                 "model.task Forecast needs targets with a scale for each, floating-point numbers [N, 2, d], as those "
-                f"of data Series, and those of the data are {kind} {list(targets.shape)}; leave model.task out"
+                f"of data Series, but those of the data are {kind} {list(targets.shape)}; leave model.task out"
             )
         return (targets.shape[2],)
 
@@ -53,7 +54,7 @@ class Forecast(Task):
         return (outputs - targets[..., 0, :]).square().mean(-1)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return squared and absolute errors in the original unit, float64 [...] each, of which `finish` makes numbers.
+        """Return squared and absolute errors in the original unit, float64 [...] each; `finish` takes their means.
 
         Args:
             outputs: [..., d].
@@ -72,5 +73,5 @@ class Forecast(Task):
         return outputs, self.loss_targets(targets)
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return the numbers without their scales, [..., d]; see `Task.loss_targets`."""
+        """Return the targets without their scales, [..., d]; see `Task.loss_targets`."""
         return targets[..., 0, :].contiguous()

@@ -1,4 +1,4 @@
-"""Several labels, each of which holds or does not."""
+"""The task of predicting which of several labels a sample has."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ __all__ = ["MultiLabel"]
 
 
 class MultiLabel(Task):
-    """Outputs are logits of L labels, [..., L], targets 1 where a label holds and 0 elsewhere, [..., L].
+    """Prediction of any number of L labels for each sample.
 
-    The loss is the binary cross-entropy, mean over labels. A label is predicted where its logit is above 0. The score
-    is `micro_f1` = 2 TP / (2 TP + FP + FN), of which true positives TP, false positives FP and misses FN are counted
-    over all samples and labels of a client; as in scikit-learn it is 0 where no label holds and none is predicted.
-    `label_acc` is the share of the labels that are right, `subset_acc` that of the samples whose labels all are. A
-    logit that is NaN or infinite is wrong.
+    Outputs are logits, [..., L], targets 1 for a label that the sample has, otherwise 0, [..., L]. The loss is the
+    binary cross-entropy, mean over labels. A label is predicted if its logit is above 0. The score is `micro_f1` =
+    2 TP / (2 TP + FP + FN); true positives TP, false positives FP and false negatives FN are counted over all samples
+    and labels of a client. As in scikit-learn, it is 0 if no sample has a label and none is predicted. `label_acc` is
+    the share of labels that are predicted correctly, `subset_acc` the share of samples whose labels are all correct. A
+    logit that is NaN or infinite counts as wrong.
 
     Examples:
         >>> import torch
@@ -37,12 +38,12 @@ class MultiLabel(Task):
     percent = True
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return a logit for each label, (L,); see `Task.output_shape`."""
+        """Return (L,), the shape of a logit for each label; see `Task.output_shape`."""
         if targets.dtype != torch.bool or targets.dim() != 2:
             kind = "classes" if num_classes else str(targets.dtype).removeprefix("torch.")
             raise UserError(
                 "model.task MultiLabel needs targets that are labels, bool [N, L], as those of data Vectors with "
-                f"labels: true, and those of the data are {kind} {list(targets.shape)}; leave model.task out"
+                f"labels: true, but those of the data are {kind} {list(targets.shape)}; leave model.task out"
             )
         return (targets.shape[1],)
 
@@ -51,32 +52,38 @@ class MultiLabel(Task):
 
         Args:
             outputs: logits [..., L].
-            targets: 0 or 1, of the type of the outputs, [..., L].
+            targets: 0 or 1, in the dtype of the outputs, [..., L].
         """
         return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return counts of each sample, [...]: true positives, labels there plus labels predicted, right ones.
+        """Compute the statistics of each sample, [...].
+
+        `found` counts the true positives, `counted` the labels of the sample plus the predicted labels. `label_acc` is
+        the share of correct labels, `subset_acc` 1 if all labels are correct, otherwise 0.
 
         Args:
             outputs: logits [..., L].
             targets: 0 or 1, [..., L].
         """
-        there = targets > 0.5
-        predicted = torch.where(outputs.isfinite(), outputs > 0, ~there)
-        right = (predicted == there).double()
-        counted = there.sum(-1) + predicted.sum(-1)
+        present = targets > 0.5
+        predicted = torch.where(outputs.isfinite(), outputs > 0, ~present)
+        right = (predicted == present).double()
+        counted = present.sum(-1) + predicted.sum(-1)
         return {
-            **{"found": (there & predicted).sum(-1), "counted": counted},
+            **{"found": (present & predicted).sum(-1), "counted": counted},
             **{"label_acc": right.mean(-1), "subset_acc": right.amin(-1)},
         }
 
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return `micro_f1`, `label_acc` and `subset_acc`; see `Task.finish`."""
-        found, counted = means["found"], means["counted"]
-        f1 = 2 * found / torch.where(counted == 0, 1.0, counted)
+        """Compute `micro_f1`, `label_acc` and `subset_acc`; see `Task.finish`."""
+        true_positives, counted = means["found"], means["counted"]
+        f1 = 2 * true_positives / torch.where(counted == 0, 1.0, counted)
         return {"micro_f1": f1, "label_acc": means["label_acc"], "subset_acc": means["subset_acc"]}
 
     def for_metrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities, which torchmetrics would not tell from logits between 0 and 1, and whole numbers."""
+        """Convert logits to probabilities and targets to integers; see `Task.for_metrics`.
+
+        torchmetrics would take logits for probabilities if all of a batch are between 0 and 1.
+        """
         return outputs.sigmoid(), targets.long()

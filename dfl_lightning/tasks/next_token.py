@@ -1,4 +1,4 @@
-"""The character, or another token, that comes next."""
+"""The task of predicting the next token of a line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["NextToken"]
 
 
 class NextToken(Task):
-    """Outputs are scores of C tokens at each of T places, [..., T, C], targets the tokens that follow, int64 [..., T].
+    """Prediction of the token that follows at each of T positions.
 
-    A target of -1 is ignored. Every other token counts alike, so that a sample weighs as many tokens as it has; the
-    loss is the mean negative log-likelihood over tokens, and `perplexity` its exponential, the score, of which less is
-    better. `token_acc` is the share of the tokens that have the highest score.
+    Outputs are scores of C tokens, [..., T, C], targets the tokens that follow, int64 [..., T]. A target of -1 is
+    ignored. All other tokens count alike, so that a sample weighs as many tokens as it has. The loss is the mean
+    negative log-likelihood over tokens. The score is `perplexity`, the exponential of the loss; lower is better.
+    `token_acc` is the share of the targets that have the highest score.
 
     Examples:
         >>> import torch
@@ -35,12 +36,12 @@ class NextToken(Task):
     higher_is_better = False
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return the shape of scores of C tokens at T places, (T, C); see `Task.output_shape`."""
+        """Return (T, C), the shape of the scores of C tokens at T positions; see `Task.output_shape`."""
         if targets.is_floating_point() or targets.dim() != 2 or not num_classes:
             kind = str(targets.dtype).removeprefix("torch.")
             raise UserError(
                 "model.task NextToken needs targets that are the numbers of tokens, int64 [N, T], as those of data "
-                f"Text, and those of the data are {kind} {list(targets.shape)}; leave model.task out"
+                f"Text, but those of the data are {kind} {list(targets.shape)}; leave model.task out"
             )
         return (targets.shape[1], num_classes)
 
@@ -55,13 +56,13 @@ class NextToken(Task):
         return flat.view(targets.shape).sum(-1)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return sums over the tokens of each sample, [...]: negative log-likelihoods, and how many are right.
+        """Sum the negative log-likelihoods and count the right predictions over the tokens of each sample, [...].
 
         Args:
             outputs: logits [..., T, C].
             targets: int64 [..., T].
         """
-        best = outputs.max(dim=-1)  # a NaN is the highest
+        best = outputs.max(dim=-1)  # torch takes a NaN for the highest score, which must not count as right
         right = (best.indices == targets) & best.values.isfinite()
         return {"likelihood": self.losses(outputs, targets).double(), "token_acc": right.sum(-1)}
 

@@ -1,4 +1,4 @@
-"""Numbers to be predicted."""
+"""The task of predicting numbers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from dfl_lightning.utils.errors import UserError
 __all__ = ["Regression"]
 
 _ROUNDING = 1e-12
-"""Below this share of the mean square, the variance of a client's targets is nothing but rounding."""
+"""Share of the mean square below which the variance of a client's targets is a rounding error."""
 
 
 class Regression(Task):
-    """Outputs and targets are d numbers a sample, [..., d]; the loss is their mean squared error.
+    """Prediction of d numbers for each sample.
 
-    The score is `rmse`, the root of the mean squared error, lower is better; `mae` is the mean absolute error, and `r2`
-    the share of the targets' variance that is explained, 1 - sum of squared errors / sum of squared deviations from
-    the mean of the targets that are evaluated. With several columns, errors and deviations are summed over all. `r2` is
-    1 without errors, and otherwise 0, where the targets are all alike. The loss is in the unit of the targets that
-    clients train on; `rmse` and `mae` are in the original one, if the data have standardised them.
+    Outputs and targets are [..., d]. The loss is the mean squared error. The score is `rmse`, the root of the mean
+    squared error; lower is better. `mae` is the mean absolute error, and `r2` the share of the targets' variance that
+    is explained, 1 - sum of squared errors / sum of squared deviations from the mean of the evaluated targets. With
+    several columns, errors and deviations are summed over all. If all targets are equal, `r2` is 1 without errors and 0
+    with errors. The loss is in the unit of the targets that clients train on; `rmse` and `mae` are in the original
+    unit, if the data have standardised the targets.
 
     Args:
-        scale: of each column: a target times its scale is in the original unit; null means 1, or as the data say.
+        scale: one factor for each column: a target times its scale is in the original unit; null means the scale of
+            the data, or 1.
 
     Examples:
         >>> outputs, targets = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
@@ -42,15 +44,15 @@ class Regression(Task):
 
     def __init__(self, scale: tuple[float, ...] | None = None) -> None:
         if scale is not None and not (scale and all(0 < number < float("inf") for number in scale)):
-            raise UserError(f"model.task Regression: scale={list(scale)}; it is a number above 0 for each column")
+            raise UserError(f"model.task Regression: scale={list(scale)}; give a number above 0 for each column")
         self.scale = None if scale is None else tuple(scale)
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return one number for each column of the targets, (d,); see `Task.output_shape`."""
+        """Return (d,), the shape of one number for each column of the targets; see `Task.output_shape`."""
         if not targets.is_floating_point() or targets.dim() != 2:
             kind = "classes" if num_classes else str(targets.dtype).removeprefix("torch.")
             raise UserError(
-                f"model.task Regression needs targets that are floating-point numbers [N] or [N, d], and those of the "
+                f"model.task Regression needs targets that are floating-point numbers [N] or [N, d], but those of the "
                 f"data are {kind} {list(targets.shape)}; leave model.task out, or give the targets as float32"
             )
         if self.scale is not None and len(self.scale) != targets.shape[1]:
@@ -61,7 +63,10 @@ class Regression(Task):
         return (targets.shape[1],)
 
     def of_targets(self, targets: Tensor, scale: tuple[float, ...] | None) -> Regression:
-        """Measure errors in the original unit; see `Task.of_targets`."""
+        """Return the task with the scale of the data, so that errors are in the original unit; see `Task.of_targets`.
+
+        A scale that the user has given has precedence.
+        """
         columns = targets.shape[1]
         return Regression(self.scale or scale or (1.0,) * columns)
 
@@ -76,7 +81,7 @@ class Regression(Task):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Squared and absolute errors, squares of the targets, and each column of them."""
+        """Names of the statistics: squared and absolute errors, squares of the targets, and each column of targets."""
         return ("squared", "absolute", "square", *self._targets)
 
     @property
@@ -84,7 +89,7 @@ class Regression(Task):
         return [f"target{column}" for column in range(1 if self.scale is None else len(self.scale))]
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return errors and targets in the original unit, float64 [...] each, of which `finish` makes the numbers.
+        """Return errors and targets in the original unit, float64 [...] each; `finish` computes the scores from them.
 
         Args:
             outputs: [..., d].
@@ -95,8 +100,8 @@ class Regression(Task):
             scale = self.scale[0] if len(self.scale) == 1 else targets.new_tensor(self.scale)
             outputs, targets = outputs * scale, targets * scale
         errors = outputs - targets
-        found = {"squared": errors.square(), "absolute": errors.abs(), "square": targets.square()}
-        means = {name: values.mean(-1) for name, values in found.items()}
+        by_column = {"squared": errors.square(), "absolute": errors.abs(), "square": targets.square()}
+        means = {name: values.mean(-1) for name, values in by_column.items()}
         return means | dict(zip(self._targets, targets.unbind(-1), strict=True))
 
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What a network's outputs mean."""
+"""The base class of tasks, and the mean loss of a batch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["MeanLoss", "Task"]
 
 
 class Task(RecordsArguments, ABC):
-    """Losses and numbers of single samples, which engines add up; never a mean.
+    """Losses and statistics of single samples, from which the engines compute the means.
 
     Outputs and targets have any number of leading dimensions, written `...`: [B] for a batch, [k, B] for the batches of
-    k clients, where padding may follow the real samples. Everything is computed for each sample by itself, so that both
-    engines, clients of unequal size and several processes agree. A mean is the sum over samples, divided by the sum of
-    the samples' `weights`; `finish` makes the reported numbers of the means.
+    k clients, in which padding may follow the real samples. Each sample is computed separately, so that both engines,
+    clients of unequal size and several processes agree. A mean is the sum over samples, divided by the sum of the
+    samples' `weights`; `finish` computes the reported scores from the means.
 
     Attributes:
-        numbers: names of what `finish` returns; the first one is the `score`.
-        higher_is_better: whether a higher score is the better one.
-        percent: whether the score is a share from 0 to 1, which tables and charts show in percent.
-        has_classes: whether targets are the numbers of classes, int64 [...], and outputs a score for each class, which
-            methods that look at classes ask for.
+        numbers: names of the values that `finish` returns; the first one is the `score`.
+        higher_is_better: True if a higher score is better.
+        percent: True if the score is a share from 0 to 1, which tables and charts show in percent.
+        has_classes: True if targets are classes, int64 [...], and outputs a score for each class, as methods that
+            compare clients by classes require.
     """
 
     numbers: ClassVar[tuple[str, ...]]
@@ -37,39 +37,42 @@ class Task(RecordsArguments, ABC):
 
     @property
     def score(self) -> str:
-        """The number that decides where models are compared by one."""
+        """Name of the reported number that compares models."""
         return self.numbers[0]
 
     def merit(self, scores: Tensor) -> Tensor:
-        """Return the scores, or their negatives where a lower one is better: of two merits the higher is the better."""
+        """Return the scores, negated if a lower score is better, so that the higher merit is always better."""
         return scores if self.higher_is_better else -scores
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample, [...], differentiable; what clients minimise is its mean.
+        """Return the differentiable loss of each sample, [...]; clients minimise its mean.
 
         Args:
-            outputs: of the network, [..., *output shape].
+            outputs: outputs of the network, [..., *output shape].
             targets: [..., *target shape].
         """
 
     @abstractmethod
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return what the reported numbers are made of, by name, [...] each; the same names at every call.
+        """Return the values of each sample from whose means `finish` computes the reported numbers.
 
         Args:
-            outputs: of the network, [..., *output shape].
+            outputs: outputs of the network, [..., *output shape].
             targets: [..., *target shape].
+
+        Returns:
+            Tensors [...] by name, with the same names at every call.
         """
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Return the shape of a network's output for one sample, once the data are known; by default that of a target.
+        """Return the shape that a network's output for one sample must have, by default that of a target.
 
-        The place to refuse targets that are not of this task, by a `UserError`.
+        A subclass raises `UserError` here if the targets do not fit the task.
 
         Args:
-            targets: of all samples, [N, *target shape].
-            num_classes: number of classes C; 0 where targets are no classes.
+            targets: targets of all samples, [N, *target shape].
+            num_classes: number of classes C; 0 if targets are not classes.
         """
         shape = tuple(targets.shape[1:])
         return (*shape, num_classes) if num_classes else shape
@@ -78,13 +81,14 @@ class Task(RecordsArguments, ABC):
         """Return the task for the targets of one data set; by default the same one for all.
 
         Args:
-            targets: of all samples, [N, *target shape], for which `output_shape` has found a shape.
-            scale: of each column: a target times its scale is in the original unit; None: they are in it.
+            targets: targets of all samples, [N, *target shape], which `output_shape` has accepted.
+            scale: one factor for each column: a target times its scale is in the original unit; None: targets are in
+                the original unit.
         """
         return self
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """Return how much each sample counts in a mean, [...]; None: 1 each.
+        """Return the weight of each sample in a mean, [...]; None if all weigh 1.
 
         Args:
             targets: [..., *target shape].
@@ -92,24 +96,24 @@ class Task(RecordsArguments, ABC):
         return None
 
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reported numbers, as `numbers` names them, from the means of the statistics.
+        """Compute the reported numbers, named by `numbers`, from the means of the statistics.
 
         Args:
-            means: of each of the `statistics`, float64 of any one shape.
+            means: mean of each of the `statistics`, float64; all have the same shape.
         """
         return dict(means)
 
     def for_metrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what torchmetrics are given of outputs and targets; by default both as they are.
+        """Convert outputs and targets to what torchmetrics expect; by default both stay as they are.
 
         Args:
-            outputs: of the network, [..., *output shape].
+            outputs: outputs of the network, [..., *output shape].
             targets: [..., *target shape].
         """
         return outputs, targets
 
     def loss_targets(self, targets: Tensor) -> Tensor:
-        """Return what a user's loss is given of the targets; by default the targets.
+        """Return the part of the targets that a user's loss receives; by default all of it.
 
         Args:
             targets: [..., *target shape].
@@ -117,7 +121,9 @@ class Task(RecordsArguments, ABC):
         return targets
 
     def users_loss(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return a user's loss as engines call it, with the whole targets; itself, where these are what it is given.
+        """Wrap a user's loss so that engines can call it with whole targets.
+
+        The loss itself is returned if the task does not override `loss_targets`.
 
         Args:
             loss: mean loss of a batch, from outputs and `loss_targets`.
@@ -128,11 +134,11 @@ class Task(RecordsArguments, ABC):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the statistics; those of the reported numbers, unless `finish` computes them from others."""
+        """Names of the statistics; equal to `numbers`, unless `finish` computes these from other statistics."""
         return self.numbers
 
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
+        """Return a function that computes the mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
         return MeanLoss(self)
 
 
@@ -141,17 +147,17 @@ def _on_loss_targets(task: Task, loss: Callable[[Tensor, Tensor], Tensor], outpu
 
 
 class MeanLoss:
-    """A task's losses as one number for a batch.
+    """The mean loss of a batch, a function of outputs and targets.
 
     Args:
-        task: whose losses.
+        task: the task whose `losses` are averaged, by its `weights`.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the samples of a batch, a scalar.
+        """Return the weighted mean of the losses of a batch, a scalar.
 
         Args:
             outputs: [B, *output shape].
@@ -163,7 +169,7 @@ class MeanLoss:
         return losses.sum() / weights.sum().clamp(min=1)
 
     def __eq__(self, other: Any) -> bool:
-        """Whether it is the mean loss of the same task."""
+        """Return True if the other is the mean loss of the same task object."""
         return isinstance(other, MeanLoss) and other.task is self.task
 
     def __hash__(self) -> int:

@@ -142,7 +142,7 @@ def fit(datamodule=None, network=None, policies=(), **options):
 WRONG = {
     "classes from numbers": (
         lambda: fit(task=Classification()),
-        r"model\.task Classification needs targets that are classes, and those of the data are float32 numbers",
+        r"model\.task Classification needs targets that are classes, but those of the data are float32 numbers",
     ),
     "numbers from classes": (
         lambda: fit(data.Digits(num_clients=4), task=Regression()),
@@ -153,7 +153,7 @@ WRONG = {
         r"OneAnswer returns \(\) for an input; for model\.task Regression on these data it must return \[B, 1\]",
     ),
     "columns": (lambda: fit(task=Regression((1.0, 2.0))), "scale has 2 numbers, but targets have 1 columns"),
-    "scale": (lambda: Regression((0.0,)), r"scale=\[0\.0\]; it is a number above 0 for each column"),
+    "scale": (lambda: Regression((0.0,)), r"scale=\[0\.0\]; give a number above 0 for each column"),
     "prediction": (
         lambda: fit(policies=[callbacks.KNN()]),
         "prediction KNN needs classes, and model.task Regression has none; use another prediction",
