@@ -1,4 +1,4 @@
-"""The papers' networks, and some for text, series and tables: plain modules whose shapes come from the data."""
+"""Networks of the papers, and some for text, series and tables, whose input and output sizes follow from the data."""
 
 from dfl_lightning.models.char_transformer import CharTransformer
 from dfl_lightning.models.convolutional import CNN4, FEMNISTCNN, MNISTCNN, PENSCNN, LeNet

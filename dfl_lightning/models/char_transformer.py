@@ -1,4 +1,4 @@
-"""A small transformer that reads characters."""
+"""A small transformer for text."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["CharTransformer"]
 
 
 class CharTransformer(Network):
-    """A causal transformer over characters: at each place, scores of the character that comes next.
+    """A causal transformer that predicts the next character at each position of a line.
 
-    Inputs are numbers of characters, [T], in whatever type the data have them; outputs [T, C] for C characters. Blocks
-    normalise before attention and before the feed-forward layers ("pre-norm"), positions are learned, and there is no
+    Inputs are the indices of characters, [T], of any dtype; outputs are scores [T, C] for C characters. Blocks
+    normalise before attention and before the feed-forward layers ("pre-norm"). Positions are learned, and there is no
     dropout.
 
     Args:
-        width: numbers for each character.
-        depth: blocks.
-        heads: attention heads; they divide the width.
-        padding_idx: a character that stands for nothing; its embedding stays zero.
-        input_shape: (T,), by default taken from the data.
-        num_classes: characters, by default taken from the data.
+        width: size of the embedding of a character.
+        depth: number of blocks.
+        heads: number of attention heads, a divisor of the width.
+        padding_idx: index of the padding character, whose embedding stays zero.
+        input_shape: (T,); by default taken from the data.
+        num_classes: number of characters C; by default taken from the data.
 
     Raises:
-        UserError: a number below 1, heads that do not divide the width, or inputs that are no line of characters.
+        UserError: a number is below 1, the heads do not divide the width, or the inputs are not lines of characters.
 
     Examples:
         >>> sum(p.numel() for p in CharTransformer(input_shape=(32,), num_classes=50).parameters())
@@ -50,14 +50,14 @@ class CharTransformer(Network):
         super().__init__()
         if min(width, depth, heads) < 1 or width % heads:
             raise UserError(
-                f"CharTransformer: width={width}, depth={depth}, heads={heads}; each is 1 or more, and heads divide "
-                "the width."
+                f"CharTransformer: width={width}, depth={depth}, heads={heads}; each must be 1 or more, and heads must "
+                "divide the width."
             )
         self.width, self.depth, self.heads, self.padding_idx = width, depth, heads, padding_idx
         self.build_if_known(input_shape, num_classes)
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Build the embedding, one block after the other, and a last norm; then a linear layer over characters."""
+        """Build the embedding, the blocks and a last normalisation as features, and a linear layer as head."""
         if len(input_shape) != 1:
             raise UserError(
                 f"CharTransformer: needs lines of characters (T numbers), but the data has {show(input_shape)}; choose "
@@ -73,7 +73,7 @@ class CharTransformer(Network):
 
 
 class _Embedding(nn.Module):
-    """Characters [B, T] as numbers [B, T, width], to which the place adds its own."""
+    """Embedding of characters and positions, from [B, T] to [B, T, width]."""
 
     def __init__(self, characters: int, width: int, length: int, padding_idx: int | None) -> None:
         super().__init__()
@@ -81,12 +81,12 @@ class _Embedding(nn.Module):
         self.places = _Places(length, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed characters [B, T]."""
+        """Add the embeddings of characters [B, T] and of their positions."""
         return self.places(self.characters(x.long()))
 
 
 class _Places(nn.Module):
-    """Learned numbers for each place of a line, added to what stands there."""
+    """Learned embeddings of the positions of a line, which are added to the inputs."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -94,16 +94,16 @@ class _Places(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw from the normal distribution, as torch's embeddings do."""
+        """Draw the weights from the standard normal distribution, as torch's embeddings do."""
         nn.init.normal_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to [B, T, width]."""
+        """Add the embeddings of positions to inputs [B, T, width]."""
         return x + self.weight
 
 
 class _Block(nn.Module):
-    """Causal attention and two linear layers, each added to what goes in."""
+    """Causal attention and a feed-forward part of two linear layers, both with a shortcut around them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -115,13 +115,13 @@ class _Block(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [B, T, width] to as many numbers."""
+        """Transform [B, T, width]; the shape stays the same."""
         y = self.norm1(x)
-        query, key, value = (self._of_heads(of(y)) for of in (self.query, self.key, self.value))
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        query, key, value = (self._split_heads(layer(y)) for layer in (self.query, self.key, self.value))
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.narrow(F.gelu(self.wide(self.norm2(x))))
 
-    def _of_heads(self, x: Tensor) -> Tensor:
-        """[B, T, width] as [B, heads, T, width / heads]."""
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Reshape [B, T, width] to [B, heads, T, width / heads]."""
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Does a network fit the data, the loss and the metrics? Found out on two samples, before anything is trained."""
+"""Check, before training, that a network fits the data, the loss and the metrics, by a trial on two samples."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def fit_to_data(
     seed: int,
     task: Task | None = None,
 ) -> None:
-    """Build a shipped network for the data's shape; try any network, the loss and the metrics on two samples.
+    """Build a shipped network for the data's shape, and try the network, the loss and the metrics on two samples.
 
     Args:
-        network: built in place if it is one of `dfl_lightning.models`; otherwise left as it is.
+        network: built in place if it is one of `dfl_lightning.models`; other networks do not change.
         data: the clients' data.
         loss: (outputs [B, ...], targets [B, ...]) -> mean loss.
-        metrics: by name.
-        seed: of a shipped network's first parameters.
-        task: what the outputs mean; None: the one that the data call for.
+        metrics: metrics by the name of their column.
+        seed: seed of the run, from which the first parameters of a shipped network are drawn.
+        task: None: the default task for the data's targets.
 
     Raises:
-        UserError: what does not fit, with both numbers; what draws from a global generator.
+        UserError: shapes do not fit, something fails on the samples, or it draws from a global random generator.
     """
     task = default_task(data.labels, data.num_classes) if task is None else task
     shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
@@ -59,7 +59,7 @@ def fit_to_data(
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
     refuse_untrained(loss)
-    with no_global_draws(partial(_draws, f"model.loss {called(loss)}", _of_what(task))):
+    with no_global_draws(partial(_describe_draws, f"model.loss {called(loss)}", _arguments(task))):
         given = labels if isinstance(loss, MeanLoss) else task.loss_targets(labels)
         try_loss(placed(loss, outputs.device, outputs.dtype), outputs, given)
     for column, metric in metrics.items():
@@ -67,7 +67,10 @@ def fit_to_data(
 
 
 def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: Task) -> None:
-    """Refuse a network whose outputs are not what the task wants; more scores than there are classes do no harm."""
+    """Raise if the outputs of a network do not have the shape that the task wants.
+
+    A classifier may have more scores than there are classes.
+    """
     got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
     if not isinstance(task, Classification):
         if got != wanted:
@@ -84,7 +87,8 @@ def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: T
         )
 
 
-def _of_what(task: Task) -> str:
+def _arguments(task: Task) -> str:
+    """Name the arguments that losses and metrics may depend on, for messages."""
     return "of scores and labels" if task.has_classes else "of outputs and targets"
 
 
@@ -96,28 +100,33 @@ def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, ta
     fails = f"{what} ({column}) fails on {' and '.join(f'{n} {s}' for n, s in zip(names, shapes, strict=True))}"
     with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
         trial = metric.clone().to(outputs.device)
-        with no_global_draws(partial(_draws, what, _of_what(task))):
+        with no_global_draws(partial(_describe_draws, what, _arguments(task))):
             trial.update(outputs, labels)
             float(trial.compute())
 
 
 def _two_samples(data: ClientData, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs [2, ...] and labels [2] of the first client with data, augmented where training does that."""
+    """Return inputs [2, ...] and labels [2] of the first client with data, augmented as in training.
+
+    Infinite and NaN inputs are replaced by 0, as they would look like a fault of the network.
+    """
     samples = next(part for part in data.train if len(part))
-    drawn, augment = None, data.augment
-    with no_global_draws(partial(_draws, f"augmentation {name_of(augment)}", "of the batch and its generator")):
+    draws, augment = None, data.augment
+    who = f"augmentation {name_of(augment)}"
+    with no_global_draws(partial(_describe_draws, who, "of the batch and its generator")):
         if augment is not None:
-            drawn = augment.draw(2, stream(seed, "try out"))
-        inputs, labels = data.batch(samples[torch.tensor([0, -1])], draws=drawn)
+            draws = augment.draw(2, stream(seed, "try out"))
+        inputs, labels = data.batch(samples[torch.tensor([0, -1])], draws=draws)
     return inputs.where(inputs.isfinite(), 0.0), labels
 
 
-def _draws(who: str, of_what: str, generators: str) -> str:
-    """What is wrong with drawing."""
-    return f"{who} draws from {generators}, so its runs could not be repeated; it must be a function {of_what} only"
+def _describe_draws(who: str, arguments: str, generators: str) -> str:
+    """Explain, for a message, that draws from global generators make a run unrepeatable."""
+    return f"{who} draws from {generators}, so its runs could not be repeated; it must be a function {arguments} only"
 
 
 def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:
+    """Return the outputs of a copy of the network in evaluation mode; raise `UserError` if it fails on the inputs."""
     trial = copy_of(network).to(inputs.device)
     replace_dropout_layers(trial)
     wants = f"{name} does not take inputs of shape {shape} as the data has them"

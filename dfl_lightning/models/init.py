@@ -1,4 +1,4 @@
-"""How clients' models start: a fresh draw each, or parameters from a file."""
+"""Initial parameters of clients' models: a separate draw for each client, or parameters from a file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from dfl_lightning.utils.storage.checksums import Damaged, check_archive
 
 
 def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
-    """A copy of the network with every layer drawn anew by its own `reset_parameters`.
+    """Return a copy of the network in which each layer has drawn new parameters by its `reset_parameters`.
 
     Args:
         network: a built network.
-        seed: the run's seed.
-        node: whose draw it is.
+        seed: seed of the run.
+        node: client or server that starts with these parameters; each has its own random stream.
 
     Raises:
-        UserError: a layer has parameters of its own and no `reset_parameters`, or one that cannot reach them.
+        UserError: a layer has parameters but no `reset_parameters`, or computes a parameter in each pass, so that
+            `reset_parameters` would not change it.
     """
     fresh = copy_of(network)
     with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also seed every GPU, and nothing would set those back.
+        # torch.manual_seed would also seed all GPUs, whose generators fork_rng does not restore here.
         torch.default_generator.manual_seed(stream_seed(seed, "initial parameters", node))
         for name, module in fresh.named_modules():
             reset: Any = getattr(module, "reset_parameters", None)
@@ -52,12 +53,12 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
 
 
 def load_parameters(file: str) -> dict[str, Tensor]:
-    """A state dict from a `.safetensors` or `.pt`/`.pth` file; runs no code of the file.
+    """Load a state dict from a `.safetensors` or `.pt`/`.pth` file, without running code of the file.
 
-    What `torch.save` wrote is compared with its checksums; a `.safetensors` file has none.
+    A file of `torch.save` is compared with its checksums; a `.safetensors` file has none.
 
     Raises:
-        UserError: no such file, or not a state dict.
+        UserError: the file does not exist, is damaged, or is not a state dict.
     """
     path = Path(file)
     if not path.is_file():
@@ -66,7 +67,7 @@ def load_parameters(file: str) -> dict[str, Tensor]:
         if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
             check_archive(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch remarks on odd files before it fails on them
+            warnings.simplefilter("ignore")  # torch warns of unusual files before it fails on them
             state = (
                 load_file(path)
                 if path.suffix == ".safetensors"
@@ -74,7 +75,7 @@ def load_parameters(file: str) -> dict[str, Tensor]:
             )
     except Damaged as error:
         raise UserError(f"model.init={file}: damaged ({error}); use another copy") from None
-    except Exception as error:  # a broken file makes the readers fail in a dozen ways
+    except Exception as error:  # the readers raise many types of errors on a broken file
         raise UserError(f"model.init={file}: not a readable state dict ({type(error).__name__})") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"model.init={file}: not a state dict of tensors")

@@ -12,17 +12,17 @@ from dfl_lightning.utils.errors import UserError
 
 
 class MLP(Network):
-    """Fully connected layers with ReLU; PANM's 784-200-200-10 by default.
+    """Fully connected layers with ReLU.
 
-    The default is PANM's network on MNIST and FashionMNIST (section 4.2, "a three-layer MLP").
+    The default is PANM's 784-200-200-10 on MNIST and FashionMNIST (section 4.2, "a three-layer MLP").
 
     Args:
-        hidden: width of each hidden layer; none at all is logistic regression.
-        input_shape: shape of one input, flattened first; by default taken from the data.
+        hidden: width of each hidden layer; an empty list gives logistic regression.
+        input_shape: shape of one input, which is flattened first; by default taken from the data.
         num_classes: by default taken from the data.
 
     Raises:
-        UserError: a width below 1.
+        UserError: a width is below 1.
 
     Examples:
         >>> sum(p.numel() for p in MLP(input_shape=(1, 28, 28), num_classes=10).parameters())
@@ -43,7 +43,7 @@ class MLP(Network):
         self.build_if_known(input_shape, num_classes)
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Build one hidden layer after the other, then the classifier."""
+        """Build the hidden layers as features, and the classifier as head."""
         features: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         width = 1
         for size in input_shape:

@@ -1,4 +1,4 @@
-"""A network that can be described before the data are known."""
+"""The base class of shipped networks, which are built once the shape of the data is known."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from dfl_lightning.utils.errors import UserError
 
 
 class Network(RecordsArguments, nn.Module):
-    """Base of the shipped networks: `features`, then `head`, built once shape and classes are known.
+    """Base class of the shipped networks, which consist of `features` and `head`.
 
-    A subclass takes its own options, then the two keywords `input_shape` and `num_classes`, and ends its constructor
-    with `self.build_if_known(input_shape, num_classes)`. It only writes `layers`. Both parts are sequences in the
-    order of the forward pass, so patterns such as `features.*` name the body and the last module with parameters is
-    the classifier.
+    Both are built once the input shape and the number of classes are known. The constructor of a subclass takes its own
+    options, then the two keywords `input_shape` and `num_classes`, and ends with
+    `self.build_if_known(input_shape, num_classes)`. The only method that a subclass must implement is `layers`. Both
+    parts are sequences in the order of the forward pass, so that patterns such as `features.*` name the body, and the
+    last module with parameters is the classifier.
     """
 
     features: nn.Module
@@ -29,14 +30,14 @@ class Network(RecordsArguments, nn.Module):
         super().__init__()
         self.input_shape: tuple[int, ...] | None = None
         self.num_classes: int | None = None
-        self.drawn_with: int | None = None  # the seed of a run whose first models it holds; None: the user built it
+        self.drawn_with: int | None = None  # the seed of the run that drew the parameters; None: the user built it
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Make the feature extractor and the head.
+        """Build the feature extractor and the head.
 
         Args:
-            input_shape: of one input, without the batch dimension: (C, H, W) for images.
-            num_classes: outputs of the head.
+            input_shape: shape of one input without the batch dimension, (C, H, W) for images.
+            num_classes: number of outputs of the head.
 
         Returns:
             `features` ([B, *input_shape] to [B, ...]) and `head` (to [B, num_classes]).
@@ -44,21 +45,21 @@ class Network(RecordsArguments, nn.Module):
         raise NotImplementedError
 
     def read_categories(self, categories: tuple[int, ...]) -> None:
-        """Read which columns of the data are categories, before `build`; by default they are numbers like others.
+        """Receive, before `build`, which columns of the data are categorical; by default this is ignored.
 
         Args:
-            categories: how many there are in each of the first columns; () where all columns are numbers.
+            categories: number of categories in each of the first columns; () if all columns are numbers.
         """
 
     def build_if_known(self, input_shape: Sequence[int] | None, num_classes: int | None) -> None:
-        """Build now when both arguments are given; otherwise `build` is called when the data are known.
+        """Build the layers if both arguments are given; otherwise a run builds them for its data.
 
         Args:
-            input_shape: of one input, without the batch dimension.
-            num_classes: outputs of the head.
+            input_shape: shape of one input without the batch dimension.
+            num_classes: number of outputs of the head.
 
         Raises:
-            UserError: one of the two is given without the other.
+            UserError: only one of the two is given.
         """
         if input_shape is not None and num_classes is not None:
             self.build(input_shape, num_classes)
@@ -66,7 +67,7 @@ class Network(RecordsArguments, nn.Module):
             raise UserError(f"{type(self).__name__}: give both input_shape and num_classes, or neither.")
 
     def build(self, input_shape: Sequence[int], num_classes: int) -> Self:
-        """Make the layers, with parameters drawn from torch's global generator; nothing if they exist already.
+        """Build the layers, with parameters drawn from torch's global generator, if they do not exist yet.
 
         Args:
             input_shape: shape of one input without the batch, for example (3, 32, 32).
@@ -76,7 +77,7 @@ class Network(RecordsArguments, nn.Module):
             The network itself.
 
         Raises:
-            UserError: the network was built for other numbers, or cannot take such inputs.
+            UserError: the network was built for other shapes, or cannot take such inputs.
         """
         name = type(self).__name__
         shape = tuple(int(size) for size in input_shape)
@@ -94,35 +95,37 @@ class Network(RecordsArguments, nn.Module):
         return self
 
     def draw(self, input_shape: Sequence[int], num_classes: int, seed: int) -> Self:
-        """Build the network with the first parameters of a run; redraw those of another run.
+        """Build the network with parameters drawn from the seed of a run.
 
-        Parameters that were given after an earlier run has drawn its own, pretrained ones for example, are kept.
+        Parameters that another run has drawn are drawn again. Parameters that the user has set since then, for example
+        pretrained ones, are kept.
 
         Args:
             input_shape: shape of one input without the batch.
             num_classes: number of classes, C.
-            seed: of the run.
+            seed: seed of the run.
 
         Returns:
             The network itself.
 
         Raises:
-            UserError: the user built or filled the network for other numbers, or it cannot take such inputs.
+            UserError: the user built or filled the network for other shapes, or it cannot take such inputs.
         """
         wanted = (tuple(int(size) for size in input_shape), num_classes, seed)
         if self.drawn_with is not None and wanted != (self.input_shape, self.num_classes, self.drawn_with):
             shape, classes = self.input_shape or (), self.num_classes or 0
             drawn = copy.deepcopy(self)._draw(shape, classes, self.drawn_with)
-            mine, its = self.state_dict(), drawn.state_dict()
-            if all(torch.equal(mine[name], its[name]) for name in mine):
+            present, drawn_state = self.state_dict(), drawn.state_dict()
+            # The parameters are only drawn again if the user has not changed them since the other run drew them.
+            if all(torch.equal(present[name], drawn_state[name]) for name in present):
                 return self._draw(*wanted)
         return self._draw(*wanted) if self.num_classes is None else self.build(input_shape, num_classes)
 
     def _draw(self, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Self:
-        """Make the layers anew, with parameters drawn from the seed."""
+        """Build the layers again, with parameters drawn from the seed."""
         self.input_shape = self.num_classes = None
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU too
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all GPUs too
             self.build(input_shape, num_classes)
         self.drawn_with = seed
         return self
@@ -136,7 +139,7 @@ class Network(RecordsArguments, nn.Module):
 
 
 def show(shape: Sequence[int]) -> str:
-    """A shape as people write it.
+    """Format a shape for messages.
 
     Examples:
         >>> show((3, 32, 32))
@@ -146,15 +149,15 @@ def show(shape: Sequence[int]) -> str:
 
 
 def check_images(network: Network, input_shape: Sequence[int], smallest: int) -> None:
-    """Refuse inputs that are not images [channels, height, width] of at least some height and width.
+    """Raise if the inputs are not images [channels, height, width] of a least height and width.
 
     Args:
-        network: the one that is built, for the message.
-        input_shape: of one input.
+        network: the network that is being built, which the message names.
+        input_shape: shape of one input.
         smallest: least height and width in pixels.
 
     Raises:
-        UserError: says what the network needs and what the data has.
+        UserError: the inputs do not fit; the message contains both shapes.
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
         raise UserError(
@@ -165,13 +168,13 @@ def check_images(network: Network, input_shape: Sequence[int], smallest: int) ->
 
 @torch.no_grad()
 def flat_size(layers: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """The number of features that layers make of one input, found by a pass over zeros; draws no random numbers.
+    """Count the features that layers compute from one input, by a pass over zeros that draws no random numbers.
 
     Args:
         layers: the feature extractor.
-        input_shape: of one input, without the batch dimension.
+        input_shape: shape of one input without the batch dimension.
     """
-    layers.eval()  # dropout layers would draw
+    layers.eval()  # dropout layers would draw in training mode
     size = layers(torch.zeros(1, *input_shape, dtype=torch.get_default_dtype())).numel()
     layers.train()
     return int(size)

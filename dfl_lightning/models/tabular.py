@@ -1,4 +1,4 @@
-"""Columns of categories and of numbers."""
+"""A network for tables with categorical and numerical columns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ __all__ = ["Tabular"]
 
 
 class Tabular(Network):
-    """Embeddings of the columns of categories, beside the columns of numbers; then a multilayer perceptron with ReLU.
+    """A multilayer perceptron with ReLU, whose inputs are numbers and embeddings of categories.
 
-    Inputs are rows [d]; the first columns hold numbers of categories, in whatever type the data have them. Category 0
-    stands for an unknown one: its embedding stays zero.
+    Inputs are rows [d]; the first columns contain indices of categories, of any dtype. Category 0 means an unknown
+    category; its embedding stays zero.
 
     Args:
         hidden: width of each hidden layer.
-        embedding: numbers for each category.
-        categories: how many there are in each of the first columns, 0 included, by default taken from the data.
-        input_shape: (d,), by default taken from the data.
-        num_classes: outputs, by default taken from the data.
+        embedding: size of the embedding of a category.
+        categories: number of categories in each of the first columns, category 0 included; by default taken from the
+            data.
+        input_shape: (d,); by default taken from the data.
+        num_classes: number of outputs; by default taken from the data.
 
     Raises:
-        UserError: a number below 1, more columns of categories than columns, or inputs that are no rows.
+        UserError: a number is below 1, the inputs are not rows, or have fewer columns than there are categorical ones.
 
     Examples:
         >>> network = Tabular(hidden=[16], embedding=4, categories=[3, 5], input_shape=(6,), num_classes=1)
@@ -49,15 +50,16 @@ class Tabular(Network):
         self.embedding, self.categories = embedding, None if categories is None else tuple(categories)
         if min([embedding, *self.hidden, *(categories or [])]) < 1:
             raise UserError(
-                f"Tabular: hidden={self.hidden}, embedding={embedding}, categories={categories}; each is 1 or more."
+                f"Tabular: hidden={self.hidden}, embedding={embedding}, categories={categories}; each must be 1 or "
+                "more."
             )
         self.build_if_known(input_shape, num_classes)
 
     def read_categories(self, categories: tuple[int, ...]) -> None:
-        """Take the data's categories, unless others were given; see `Network.read_categories`.
+        """Take the numbers of categories from the data, unless the user has given them; see `Network.read_categories`.
 
         Raises:
-            UserError: other categories were given.
+            UserError: the user has given other numbers.
         """
         if self.categories is None:
             self.categories = categories
@@ -68,7 +70,7 @@ class Tabular(Network):
             )
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Build the embeddings and the hidden layers; then a linear layer."""
+        """Build the embeddings and the hidden layers as features, and a linear layer as head."""
         categories = self.categories or ()
         if len(input_shape) != 1 or input_shape[0] < len(categories):
             raise UserError(
@@ -86,13 +88,13 @@ class Tabular(Network):
 
 
 class _Columns(nn.Module):
-    """Rows [B, d], categories as their embeddings, [B, embeddings + numbers]."""
+    """Replacement of the categories in rows [B, d] by their embeddings, [B, embeddings + numbers]."""
 
     def __init__(self, categories: tuple[int, ...], width: int) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList(nn.Embedding(count, width, padding_idx=0) for count in categories)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Embed the first columns; the others follow as they are."""
-        found = [embed(x[:, column].long()) for column, embed in enumerate(self.embeddings)]
-        return torch.cat([*found, x[:, len(found) :]], 1)
+        """Concatenate the embeddings of the first columns and the other columns."""
+        embedded = [embed(x[:, column].long()) for column, embed in enumerate(self.embeddings)]
+        return torch.cat([*embedded, x[:, len(embedded) :]], 1)

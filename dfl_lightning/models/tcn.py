@@ -1,4 +1,4 @@
-"""A temporal convolutional network for windows of series."""
+"""A temporal convolutional network for windows of time series."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["TCN"]
 
 
 class TCN(Network):
-    """Causal convolutions whose reach doubles from block to block; what is known at the last time is the forecast.
+    """Causal convolutions whose dilation doubles from block to block; the last time step gives the forecast.
 
-    A block is two convolutions with ReLU that see the present and the past, added to what goes in, as in Bai, Kolter
-    and Koltun 2018 (arXiv 1803.01271, section 3), without weight norm and dropout. Inputs are windows [channels, time],
-    or [time] of a single channel.
+    A block is two causal convolutions with ReLU and a shortcut around them, as in Bai, Kolter and Koltun 2018 (arXiv
+    1803.01271, section 3), without weight norm and dropout. Inputs are windows [channels, time], or [time] for a single
+    channel.
 
     Args:
-        channels: of each block; block number i, from 0 on, has dilation 2^i.
-        kernel_size: times that a convolution sees; 2 or more.
-        input_shape: of one window, by default taken from the data.
-        num_classes: outputs, by default taken from the data.
+        channels: number of channels of each block; block i, counted from 0, has dilation 2^i.
+        kernel_size: number of time steps in a kernel, 2 or more.
+        input_shape: shape of one window; by default taken from the data.
+        num_classes: number of outputs; by default taken from the data.
 
     Raises:
-        UserError: no block, a number that is too small, or inputs that are no windows.
+        UserError: there is no block, a number is too small, or the inputs are not windows.
 
     Examples:
         >>> network = TCN(channels=[16, 16], input_shape=(1, 28), num_classes=7)
@@ -49,13 +49,13 @@ class TCN(Network):
         self.channels, self.kernel_size = [int(number) for number in channels], kernel_size
         if not self.channels or min(self.channels) < 1 or kernel_size < 2:
             raise UserError(
-                f"TCN: channels={self.channels}, kernel_size={kernel_size}; there is a block or more, of 1 channel or "
-                "more each, and a kernel sees 2 times or more."
+                f"TCN: channels={self.channels}, kernel_size={kernel_size}; give at least one block with 1 channel or "
+                "more each, and a kernel_size of 2 or more."
             )
         self.build_if_known(input_shape, num_classes)
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Build one block after the other and take the last time; then a linear layer."""
+        """Build the blocks and the selection of the last time step as features, and a linear layer as head."""
         if len(input_shape) > 2:
             raise UserError(
                 f"TCN: needs windows (channels x time, or time), but the data has {show(input_shape)}; choose another "
@@ -73,7 +73,7 @@ class TCN(Network):
 
 
 class _Block(nn.Module):
-    """Two causal convolutions, added to what goes in."""
+    """Two causal convolutions with a shortcut around them."""
 
     def __init__(self, before: int, after: int, kernel_size: int, dilation: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Block(nn.Module):
 
 
 class _Last(nn.Module):
-    """What is known at the last time."""
+    """Selection of the last time step."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, channels, T] to [B, channels]."""

@@ -270,14 +270,17 @@ def test_documented_smallest_image_sizes_are_exact(network):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: CharTransformer(width=10, heads=4), "width=10, depth=2, heads=4; each is 1 or more, and heads divide"),
+        (
+            lambda: CharTransformer(width=10, heads=4),
+            "width=10, depth=2, heads=4; each must be 1 or more, and heads must divide",
+        ),
         (lambda: CharTransformer().build((1, 8, 8), 10), "needs lines of characters.*has 1x8x8; choose another"),
-        (lambda: TCN(channels=[]), r"TCN: channels=\[\], kernel_size=3; there is a block"),
+        (lambda: TCN(channels=[]), r"TCN: channels=\[\], kernel_size=3; give at least one block"),
         (lambda: TCN().build((1, 8, 8), 10), "TCN: needs windows .* has 1x8x8; choose another network"),
         (lambda: MLP()(torch.rand(1, 64)), r"MLP: not built yet; call build\(input_shape, num_classes\)"),
         (lambda: CNN4().build((64,), 10), "CNN4: needs images .* but the data has 64;"),
         (lambda: MLP(hidden=[10, 0]), r"hidden layers need widths of 1 or more, not \[10, 0\]"),
-        (lambda: MNISTCNN(dropout=1.5), "dropout is a probability from 0 to 1, not 1.5"),
+        (lambda: MNISTCNN(dropout=1.5), "dropout must be a probability from 0 to 1, not 1.5"),
         (lambda: MLP(input_shape=(64,)), "give both input_shape and num_classes, or neither"),
         (lambda: MLP().build((), 10), "make no network"),
         (lambda: MLP().build((64,), 0), "64 and 0 classes make no network"),

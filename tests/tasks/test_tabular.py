@@ -119,7 +119,7 @@ def test_a_note_names_networks_that_treat_categories_as_quantities(network, said
     [
         (
             lambda: models.Tabular(embedding=0),
-            r"Tabular: hidden=\[64\], embedding=0, categories=None; each is 1 or more",
+            r"Tabular: hidden=\[64\], embedding=0, categories=None; each must be 1 or more",
         ),
         (lambda: models.Tabular(categories=[2, 2]).build((1,), 1), "rows with 2 columns of categories, .* has 1;"),
         (
