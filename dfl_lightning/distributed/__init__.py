@@ -1,1 +1,1 @@
-"""Several processes: how they start and end, and what they send to each other."""
+"""Runs of several processes: their start and end, and the exchanges between them."""

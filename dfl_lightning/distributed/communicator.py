@@ -1,10 +1,10 @@
-"""Which process owns which rows, and how numbers and rows travel between processes.
+"""The processes of a run: the rows that each of them owns, and the exchange of numbers and rows.
 
-Every process runs the same round on the same small fields; only the rows of the bank, and the work on them, are shared
-out. What a process needs of another's rows is brought when it is needed and forgotten afterwards.
+All processes run the same round on the same small fields. Only the rows of the bank, and the work on them, are
+distributed. A process fetches rows of another process when it needs them, and does not keep them.
 
-Small numbers travel between CPUs, by gloo, and rows between the devices that they are on. So processes on GPUs, too,
-agree by gloo: NCCL would notice only minutes later that another process has gone.
+Small numbers are exchanged between CPUs by gloo, and rows between the devices that hold them. Processes on GPUs also
+agree by gloo, because NCCL would detect only minutes later that another process has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dfl_lightning.utils.code.users_code import account_of, is_users
 from dfl_lightning.utils.errors import UserError
 
 BUG = 1000
-"""What a process answers that has met a bug of ours; above the numbers of all signals, which are answers too."""
+"""Code that a process sends to the others if it failed by a bug of ours; higher than the numbers of all signals."""
 
 
 class StoppedElsewhere(BaseException):
-    """Another process was asked to stop by a signal, and all stop with it; `signum` says by which one."""
+    """Another process was asked to stop by the signal `signum`, and all processes stop with it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"another process was stopped by signal {signum}")
@@ -35,29 +35,29 @@ class StoppedElsewhere(BaseException):
 
 
 class FailedElsewhere(UserError):
-    """Another process of the run failed, and all stop with it."""
+    """Another process of the run failed, and all processes stop with it."""
 
 
 class BugElsewhere(RuntimeError):
-    """Another process of the run has met a bug of ours, and all stop with it."""
+    """Another process of the run failed by a bug of ours, and all processes stop with it."""
 
 
 class Ranks:
-    """The processes of a run. With one of them everything is at home and nothing travels.
+    """The processes of a run and the exchanges between them. A single process has all rows and exchanges nothing.
 
-    Methods that exchange something are called by all processes in the same order.
+    All processes must call the methods that exchange something in the same order.
 
     Args:
-        owner: long [n], the process that has each node's rows.
-        rank: this process.
+        owner: rank of the process that has each node's rows, long [n].
+        rank: rank of this process.
         count: number of processes.
 
     Attributes:
-        own: long, the nodes whose rows are here, in ascending order.
-        place: long [n], their positions among the rows of this process; -1 elsewhere.
-        moved: bytes that have come here from other processes.
-        apart: an exchange has failed, so that no other one can succeed.
-        stopped_together: all processes have left the run at the same place, and can still save it together.
+        own: nodes whose rows this process has, long, ascending.
+        place: positions of the nodes among the rows of this process, long [n]; -1 for nodes of other processes.
+        moved: bytes that this process has received from others.
+        apart: True once an exchange has failed, after which no other exchange can succeed.
+        stopped_together: True if all processes have left the run at the same point, and can still save it together.
     """
 
     def __init__(self, owner: Tensor, rank: int = 0, count: int = 1) -> None:
@@ -70,22 +70,23 @@ class Ranks:
 
     @classmethod
     def alone(cls, nodes: int) -> Ranks:
-        """One process that has everything."""
+        """Create the object for a run of one process, which has all rows."""
         return cls(torch.zeros(nodes, dtype=torch.long))
 
     def at_home(self, nodes: Tensor) -> Tensor:
-        """Whose rows are here, bool like `nodes`; what belongs to no node (-1) is the first process' work."""
+        """Mark the nodes whose rows this process has, bool like `nodes`; -1, for no node, is the first process'."""
         return (self.owner[nodes] == self.rank) & (nodes >= 0) | (nodes < 0) & torch.tensor(self.rank == 0)
 
     @contextmanager
     def repeated(self, count: int, times: int) -> Iterator[Ranks]:
-        """Inside, the same processes with several rows for each of the first `count` nodes.
+        """Yield the same processes with several rows for each of the first `count` nodes.
 
-        The second row of node i is that of node `count` + i, and comes after all first ones in each process, and so on.
+        Row t of node i, counted from 0, is that of node t * `count` + i. In each process the first rows of all nodes
+        come first, then the second ones, and so on.
 
         Args:
-            count: nodes that have them.
-            times: rows of each.
+            count: number of nodes that have several rows.
+            times: number of rows of each node.
         """
         ranks = Ranks(torch.cat([self.owner[:count]] * times), self.rank, self.count)
         ranks.apart = self.apart
@@ -99,12 +100,12 @@ class Ranks:
     # --- agreement --------------------------------------------------------------------------------------------------
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work of this process alone; if it fails in one process, it fails in all of them, and at the same place.
+        """Run a block that exchanges nothing; if it fails in one process, it fails at the same point in all processes.
 
         Raises:
             StoppedElsewhere: another process was asked to stop.
             FailedElsewhere: another process failed; with its message.
-            BugElsewhere: another process failed, and no user can mend it.
+            BugElsewhere: another process failed by an error that a user cannot repair.
         """
         if self.count == 1:
             yield
@@ -115,18 +116,18 @@ class Ranks:
         except BaseException as caught:
             error = caught
         if isinstance(error, LostProcess):
-            raise error  # no other process can answer
+            raise error  # exchanges do not work any more, so that the processes cannot agree
         self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:
-        """Raise the error of this process, or go the way of another that has one."""
+        """Exchange the outcomes of all processes; raise this process' error, or one for the error of another."""
         code = 0 if error is None else int(getattr(error, "signum", 1 if is_users(error) else BUG))
         codes = self._gather(torch.tensor([code]))[:, 0].tolist()
         if not any(codes):
             return
         culprit = codes.index(max(codes))
-        own = "nothing" if error is None else account_of(error)
-        sentence = f"process {culprit} of the run: {self._share(culprit, own)}"
+        own_account = "nothing" if error is None else account_of(error)
+        sentence = f"process {culprit} of the run: {self._share(culprit, own_account)}"
         if error is None and codes[culprit] == BUG:
             error = BugElsewhere(sentence)
         elif error is None and codes[culprit] > 1:
@@ -138,65 +139,68 @@ class Ranks:
         raise error
 
     def agree(self, signum: int | None) -> None:
-        """If any process was asked to stop by a signal, all stop here.
+        """Stop all processes here if at least one was asked to stop by a signal.
+
+        Args:
+            signum: signal that this process has received; None: none.
 
         Raises:
-            StoppedElsewhere: this or another process was asked to.
+            StoppedElsewhere: this or another process was asked to stop.
         """
         if self.count > 1:
             self._settle(None if signum is None else StoppedElsewhere(signum))
 
     def _share(self, source: int, sentence: str) -> str:
-        """The sentence of process `source`, at most 1000 characters of it."""
+        """Return the sentence of process `source` in all processes, at most 1000 characters of it."""
         buffer = torch.zeros(4000, dtype=torch.uint8)
         encoded = sentence[:1000].encode()
         buffer[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         received = bytes(self.from_rank(source, buffer).tolist())
         return received.rstrip(b"\0").decode()
 
-    # --- small things ---------------------------------------------------------------------------------------------
+    # --- small numbers --------------------------------------------------------------------------------------------
     def join(self, index: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Results of all processes.
+        """Combine the results of all processes.
 
         Args:
-            index: long, the entries that this process has computed; each entry is computed by exactly one.
-            parts: float64, long or bool [J] each, right in the entries `index`.
+            index: entries that this process has computed, long; exactly one process computes each entry.
+            parts: tensors of float64, long or bool, [J] each, that are valid in the entries `index`.
 
         Returns:
-            The same, right everywhere.
+            The tensors with all entries, [J] each.
         """
         if self.count == 1:
             return list(parts)
         bits = torch.zeros(len(parts), len(parts[0]) if parts else 0, dtype=torch.long)
         for line, part in zip(bits, parts, strict=True):
             line[index] = (part.contiguous().view(torch.long) if part.dtype == torch.float64 else part.long())[index]
-        bits = self._exchange(dist.all_reduce, bits)  # one summand is not 0: exact for any bits
+        bits = self._exchange(dist.all_reduce, bits)  # exact for any bits, as at most one summand is not 0
         return [
             line.view(torch.float64) if part.dtype == torch.float64 else line.to(part.dtype)
             for line, part in zip(bits, parts, strict=True)
         ]
 
     def all(self, condition: bool) -> bool:
-        """Whether the condition holds in every process."""
+        """Return True if the condition holds in all processes."""
         return condition if self.count == 1 else bool(self._gather(torch.tensor([int(condition)])).all())
 
     def any(self, condition: bool) -> bool:
-        """Whether the condition holds in some process."""
+        """Return True if the condition holds in at least one process."""
         return not self.all(not condition)
 
     def least(self, number: int) -> int:
-        """The smallest of the processes' numbers."""
+        """Return the smallest of the processes' numbers."""
         return number if self.count == 1 else int(self._gather(torch.tensor([number])).min())
 
     def same(self, what: str, number: int) -> None:
-        """Refuse processes that differ in a number.
+        """Raise if a number is not the same in all processes.
 
         Args:
-            what: the number's name, for the message.
-            number: of this process.
+            what: name of the number, for the message.
+            number: number of this process.
 
         Raises:
-            UserError: a number that should be the same everywhere is not.
+            UserError: the processes' numbers differ.
         """
         if self.count > 1:
             numbers = self._gather(torch.tensor([number]))[:, 0].tolist()
@@ -206,15 +210,15 @@ class Ranks:
                 )
 
     def total(self, number: int) -> int:
-        """The sum over processes."""
+        """Return the sum of the processes' numbers."""
         return number if self.count == 1 else int(self._gather(torch.tensor([number])).sum())
 
     def from_rank(self, source: int, tensor: Tensor) -> Tensor:
         """Broadcast a tensor from one process to all.
 
         Args:
-            source: the rank that has it.
-            tensor: there, the values; elsewhere, memory of the same shape and type, which is overwritten.
+            source: rank of the process that has the values.
+            tensor: the values; in other processes, memory of the same shape and dtype, which is overwritten.
 
         Returns:
             `tensor`.
@@ -225,14 +229,14 @@ class Ranks:
         return tensor
 
     def _gather(self, numbers: Tensor) -> Tensor:
-        """The numbers, long [k], of each process: [count, k]."""
-        found = torch.zeros(self.count, len(numbers), dtype=torch.long)
-        found[self.rank] = numbers
-        return self._exchange(dist.all_reduce, found)
+        """Gather the numbers of all processes, long [k] each, as [count, k]."""
+        gathered = torch.zeros(self.count, len(numbers), dtype=torch.long)
+        gathered[self.rank] = numbers
+        return self._exchange(dist.all_reduce, gathered)
 
     # --- rows -----------------------------------------------------------------------------------------------------
     def row_exchange(self, wanted: Tensor) -> RowExchange:
-        """A plan to bring the rows of the nodes `wanted`, long [g], here, from processes that all plan at once."""
+        """Plan to fetch the rows of other processes' nodes, `wanted`, long [g]; all processes must call this."""
         return RowExchange(self, wanted)
 
     def swap(self, outgoing: Sequence[Tensor], sizes: Sequence[int], like: Tensor) -> list[Tensor]:
@@ -240,8 +244,8 @@ class Ranks:
 
         Args:
             outgoing: a flat tensor for each process.
-            sizes: numbers in the piece that comes from each process.
-            like: says type and device.
+            sizes: number of elements in the piece that each process sends to this one.
+            like: tensor with the dtype and the device of the pieces.
         """
         received = like.new_empty(sum(sizes))
         sent = torch.cat(list(outgoing)) if outgoing else like.new_empty(0)
@@ -257,7 +261,7 @@ class Ranks:
         return pieces
 
     def gather_rows(self, rows: Tensor) -> Tensor | None:
-        """All nodes' rows, [n, width] in main memory, in the first process; None in the others."""
+        """Gather all nodes' rows, [n, width], in the first process' main memory; return None in other processes."""
         if self.count == 1:
             return rows
         if self.rank:
@@ -266,14 +270,14 @@ class Ranks:
         whole = torch.empty(len(self.owner), *rows.shape[1:], dtype=rows.dtype)
         whole[self.own] = rows.cpu()
         for source in range(1, self.count):
-            theirs = torch.nonzero(self.owner == source).squeeze(1)
-            block = rows.new_empty(len(theirs), *rows.shape[1:])
+            nodes = torch.nonzero(self.owner == source).squeeze(1)
+            block = rows.new_empty(len(nodes), *rows.shape[1:])
             self._exchange(dist.recv, block, source)
-            whole[theirs] = block.cpu()
+            whole[nodes] = block.cpu()
         return whole
 
     def _exchange(self, collective: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """A call of torch.distributed; a process that cannot be reached ends the run with one sentence."""
+        """Call a function of torch.distributed; raise `LostProcess` if another process cannot be reached."""
         if self.apart:
             raise LostProcess("another process of the run has ended")
         try:
@@ -286,11 +290,13 @@ class Ranks:
 
 
 class RowExchange:
-    """Rows exchanged between processes: requests are settled once, for any columns.
+    """A plan to exchange rows between processes, made once and used for any columns.
+
+    All processes must create one at the same time.
 
     Args:
-        ranks: the processes; all of them plan an exchange at once.
-        wanted: long [g], nodes whose rows this process asks for; they belong to others.
+        ranks: the processes of the run.
+        wanted: nodes of other processes whose rows this process requests, long [g].
     """
 
     def __init__(self, ranks: Ranks, wanted: Tensor) -> None:
@@ -298,20 +304,20 @@ class RowExchange:
         owners = ranks.owner[wanted]
         self._order = torch.argsort(owners, stable=True)
         counts = torch.bincount(owners, minlength=ranks.count)
-        asked = ranks._gather(counts)  # [who asks, whom]
-        self.any = bool(asked.any())
-        self._coming, leaving = counts.tolist(), asked[:, ranks.rank].tolist()
-        self._leaving: list[Tensor] = []
+        requests = ranks._gather(counts)  # [receiving process, sending process]
+        self.any = bool(requests.any())
+        self._incoming, sizes = counts.tolist(), requests[:, ranks.rank].tolist()
+        self._outgoing: list[Tensor] = []
         if self.any:
-            ids = ranks.swap(list(wanted[self._order].split(self._coming)), leaving, torch.empty(0, dtype=torch.long))
-            self._leaving = [ranks.place[piece] for piece in ids]
+            ids = ranks.swap(list(wanted[self._order].split(self._incoming)), sizes, torch.empty(0, dtype=torch.long))
+            self._outgoing = [ranks.place[piece] for piece in ids]
 
     def bring(self, rows: Tensor) -> Tensor:
-        """The wanted nodes' rows, [g, columns], where each process gives its own rows [own, columns]."""
+        """Fetch the wanted nodes' rows, [g, columns]; each process passes its own rows, [own, columns]."""
         columns = rows.shape[1]
         pieces = self._ranks.swap(
-            [rows.index_select(0, places.to(rows.device)).reshape(-1) for places in self._leaving],
-            [count * columns for count in self._coming],
+            [rows.index_select(0, indices.to(rows.device)).reshape(-1) for indices in self._outgoing],
+            [count * columns for count in self._incoming],
             rows,
         )
         back = torch.argsort(self._order).to(rows.device)
@@ -319,15 +325,15 @@ class RowExchange:
 
 
 def owners_of(cohorts: Sequence[Tensor], nodes: int, count: int) -> Tensor:
-    """Which of `count` processes owns each node, long [n]: whole cohorts, and servers, in turn.
+    """Assign each node to one of `count` processes, long [n]: whole cohorts in turn, then servers in turn.
 
     Args:
-        cohorts: the clients of each.
-        nodes: clients and servers, n.
-        count: processes.
+        cohorts: clients of each cohort, long.
+        nodes: number of clients and servers, n.
+        count: number of processes.
 
     Raises:
-        UserError: more processes than cohorts.
+        UserError: there are more processes than cohorts.
 
     Examples:
         >>> owners_of([torch.tensor([0, 3]), torch.tensor([1]), torch.tensor([2])], nodes=5, count=2)

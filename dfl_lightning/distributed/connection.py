@@ -1,9 +1,9 @@
-"""The connection between the processes of a run, which nothing but the run itself uses.
+"""The connection between the processes of a run, which is hidden from all code except the run's own exchanges.
 
-Inside a run, torch.distributed looks as it does in a run of one process: a torchmetrics metric would add up the numbers
-of different clients, a SyncBatchNorm mix their samples, and a barrier in a data set wait for processes that are doing
-something else. So the default process group is taken away while a run lasts, and put back for each exchange of the
-run's own. Whatever works in one process works in several, and gives the same numbers.
+With a visible process group, a torchmetrics metric would sum the numbers of different clients, a SyncBatchNorm would
+mix their samples, and a barrier in a data set would wait for processes that do something else. So the default process
+group is hidden during a run and restored for each of the run's own exchanges. Code that works in one process then
+works in several, with the same results.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_gpu_failure, i
 
 
 class LostProcess(UserError):
-    """Another process of the run has ended: nothing can be exchanged any more."""
+    """Another process of the run has ended, so that no exchange is possible any more."""
 
 
 class Overdue(LostProcess):
-    """Another process of the run has not come to an exchange in time."""
+    """Another process of the run has not joined an exchange in time."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ _connection = _Connection()
 
 
 def hide(patience: float = float("inf")) -> None:
-    """Hide the default process group from everything but the run's own exchanges; until `show`.
+    """Hide the default process group from all code except the run's own exchanges, until `show` is called.
 
     Args:
-        patience: the group's time-out in seconds, which `exchange` tells lateness by.
+        patience: time-out of the group in seconds, after which `exchange` raises `Overdue`.
     """
     if dist.is_initialized():
         _connection.group, dist.group.WORLD = dist.group.WORLD, None
@@ -50,19 +50,19 @@ def hide(patience: float = float("inf")) -> None:
 
 
 def show() -> None:
-    """Put the default process group back."""
+    """Restore the default process group."""
     if _connection.group is not None:
         dist.group.WORLD, _connection.group = _connection.group, None
 
 
 def is_connected() -> bool:
-    """Whether there is a default process group, hidden or not."""
+    """Return True if there is a default process group, hidden or not."""
     return _connection.group is not None or dist.is_initialized()
 
 
 @contextmanager
 def connected() -> Iterator[None]:
-    """Around a run: what it hides is put back, and its processes tell each other nothing afterwards."""
+    """Restore the default process group and end the notices between processes when a run, the block, is over."""
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ def connected() -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """The default process group is there inside."""
+    """Restore the default process group for the time of a block."""
     hidden = _connection.group is not None
     show()
     try:
@@ -84,10 +84,11 @@ def shown() -> Iterator[None]:
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Around a call of torch.distributed that all processes of the run make, in the same order.
+    """Allow a call of torch.distributed, which all processes of the run must make in the same order.
 
     Raises:
-        LostProcess: another process has ended, or (`Overdue`) has not come in time.
+        LostProcess: another process has ended.
+        Overdue: another process has not joined in time.
     """
     began = time.monotonic()
     with shown(), notices.waiting():
@@ -95,7 +96,7 @@ def exchange() -> Iterator[None]:
             yield
         except RuntimeError as error:
             if is_out_of_memory(error) or is_gpu_failure(error):
-                raise  # it is this process' own trouble
+                raise  # the error has its cause in this process
             if time.monotonic() - began >= _connection.patience:
                 raise Overdue(notices.who_is_late(_connection.patience)) from error
             raise LostProcess(UNREACHABLE) from error

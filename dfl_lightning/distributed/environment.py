@@ -1,4 +1,4 @@
-"""What the environment says about the processes of a run: numbers, and SLURM's that fit together."""
+"""Checks of the environment variables that describe the processes of a run, SLURM's included."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from dfl_lightning.utils.errors import UserError
 
 COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
-"""Variables that count something, 1 or more."""
+"""Variables that contain a count, 1 or more."""
 
 RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
-"""Variables that number something from 0 on."""
+"""Variables that contain an index, 0 or more."""
 
 LAUNCHED = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR")
-"""Variables of which one is set where something else starts the processes of several machines."""
+"""Variables that launchers set; at least one is set if a launcher has started the processes of several machines."""
 
 
 def check_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse variables that Lightning reads as numbers and that are none, and tasks of SLURM's that it would refuse.
+    """Check the variables that Lightning reads as numbers, and the tasks of SLURM.
 
     Raises:
-        UserError: the variable, its value, and what to do.
+        UserError: a variable is not a number in its range, or the tasks of SLURM do not fit a run.
     """
     for name, least in (*((name, 1) for name in COUNTS), *((name, 0) for name in RANKS), ("MASTER_PORT", 1)):
         value = environment.get(name)
@@ -39,15 +39,16 @@ def check_environment(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def check_launch(devices: Any, num_nodes: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse a launch that would wait for processes that are never started, or run the same run several times.
+    """Raise if a launch would wait for processes that are never started, or would do the same run several times.
 
     Args:
         devices: `trainer.devices`.
         num_nodes: `trainer.num_nodes`.
-        environment: variables of the process.
+        environment: environment variables of the process.
 
     Raises:
-        UserError: several machines without a launcher, or a launcher with several processes for a run of one.
+        UserError: the run has several machines but no launcher, or a launcher has started several processes for a run
+            of one.
     """
     if str(num_nodes) not in ("0", "1") and not any(name in environment for name in LAUNCHED):
         raise UserError(
@@ -65,12 +66,12 @@ def check_launch(devices: Any, num_nodes: Any, environment: Mapping[str, str] = 
 
 
 def _is_slurms(environment: Mapping[str, str]) -> bool:
-    """Whether Lightning takes SLURM for what has started this process."""
+    """Return True if Lightning assumes that SLURM has started this process."""
     return "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive")
 
 
 def _check_slurm(environment: Mapping[str, str]) -> None:
-    """Tasks of SLURM's that a run could not have as its processes."""
+    """Raise if the tasks of SLURM cannot be the processes of a run."""
     if not _is_slurms(environment):
         return
     tasks = environment["SLURM_NTASKS"]

@@ -1,8 +1,8 @@
-"""The processes of a run on one machine: how they are started, and how the end of one is noticed by the others.
+"""Start of the processes of a run on one machine, and detection of processes that have ended.
 
-Lightning's own launcher kills all processes without a message when one has died, and leaves the others waiting for half
-an hour when the first one has. Here the first process reports what happened, and no process outlives another by more
-than seconds, wherever it waits.
+Lightning's own launcher kills all processes without a message if one dies, and leaves the others waiting for half an
+hour if the first one dies. Here the first process reports the cause, and no process outlives another by more than
+seconds, wherever it waits.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.thread_pool import keep_to_own_cores
 
 FIRST = "DFL_FIRST_PROCESS"
-"""Environment variable of the processes that a first one has started: its number in the system."""
+"""Environment variable of the processes that a first process has started; it contains the first one's process id."""
 QUIET = "TORCH_CPP_LOG_LEVEL"
-"""Environment variable of torch, read when it is loaded: of a lost connection it would print a page."""
+"""Environment variable of torch, read on import, that suppresses its long output on a lost connection."""
 PERIOD = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks of a `Watch`."""
 GRACE = 5.0
-"""Seconds that the first process has to end after another has ended: it may be writing files."""
+"""Seconds that the first process has to end after another has ended, since it may be writing files."""
 GRACE_OF_OTHERS = 2.0
-"""The same for the others after the first one has ended: they have nothing to save without it."""
+"""Seconds that other processes have to end after the first one has ended; they have nothing to save without it."""
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal that a process gets when the one that has started it ends."""
+"""Option of Linux's prctl for the signal that a process receives when its parent ends."""
 
 
 _children: list[subprocess.Popen] = []
-"""The processes that this one has started."""
+"""The processes that this process has started."""
 
 
 class Launcher(_SubprocessScriptLauncher):
-    """Starts the other processes of this machine, and watches them."""
+    """A launcher that starts the other processes of this machine and watches them."""
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """Start them, then do in this one what all do."""
+        """Start the other processes, then call the function in this process, as all processes do."""
         environment = self.cluster_environment
         environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not environment.creates_processes_externally:
@@ -59,36 +59,39 @@ class Launcher(_SubprocessScriptLauncher):
         return function(*args, **kwargs)
 
     def _call_children_scripts(self) -> None:
-        """Started processes ignore Ctrl-C until they can stop together; a terminal sends it to all of them."""
+        """Start the other processes, which inherit that Ctrl-C is ignored.
+
+        A terminal sends Ctrl-C to all processes; they ignore it until they can stop together.
+        """
         os.environ[FIRST] = str(os.getpid())
         os.environ.setdefault(QUIET, "ERROR")  # this process reports when another has ended
-        here = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
         try:
             super()._call_children_scripts()
         finally:
-            if here:
-                signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+            if in_main_thread:
+                signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
 
 
 class EndAtOnce:
-    """Ctrl-C while nothing is worth saving: the system ends the process, whatever it is doing.
+    """A context in which Ctrl-C ends the process at once, for times when there is nothing to save.
 
-    Python would raise `KeyboardInterrupt` inside whatever is being imported, which may swallow it.
+    Python would raise `KeyboardInterrupt` inside the module that is being imported, which may catch and discard it.
     """
 
     def __enter__(self) -> None:
-        self._mine = _python_hears_interrupts()
-        if self._mine:
+        self._has_replaced = _has_default_interrupt_handler()
+        if self._has_replaced:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def __exit__(self, *error: object) -> None:
-        if self._mine:
+        if self._has_replaced:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _python_hears_interrupts() -> bool:
-    """Whether Ctrl-C has Python's default handler; it may be ignored, or handled by other code."""
+def _has_default_interrupt_handler() -> bool:
+    """Return True if Ctrl-C has Python's default handler, neither ignored nor handled by other code."""
     return (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -96,12 +99,12 @@ def _python_hears_interrupts() -> bool:
 
 
 class Watch(threading.Thread):
-    """Polls every 0.5 s for processes that have ended, and then ends this one if it does not end by itself.
+    """A thread that checks every 0.5 s if another process has ended, and then ends this one if it does not end itself.
 
     Args:
-        lost: says which process has ended; empty: none.
-        leave: ends this process; gets what `lost` has said.
-        grace: seconds between the two.
+        lost: function that returns a sentence about the process that has ended; empty if none has.
+        leave: function that ends this process; its argument is the sentence of `lost`.
+        grace: seconds that this process has to end by itself.
     """
 
     def __init__(self, lost: Callable[[], str], leave: Callable[[str], None], grace: float) -> None:
@@ -109,7 +112,7 @@ class Watch(threading.Thread):
         self._lost, self._leave, self._grace = lost, leave, grace
 
     def run(self) -> None:
-        """Until this process ends."""
+        """Poll until another process has ended, then end this one after the grace period."""
         while not self._lost():
             time.sleep(PERIOD)
         time.sleep(self._grace)
@@ -117,33 +120,34 @@ class Watch(threading.Thread):
 
 
 def launched_by_another() -> bool:
-    """Whether a first process, here on this machine, has started this one."""
+    """Return True if a first process on this machine has started this one."""
     return int(os.environ.get("LOCAL_RANK", 0)) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ and FIRST in os.environ
 
 
 def watch_the_first() -> None:
-    """In a process that another has started: end when that one has ended. May be called again.
+    """Ensure that this process ends when the first process, which has started it, has ended.
 
-    Linux does it at once, also where this process is in code that lets no other thread of Python run.
+    Nothing happens in the first process itself, or if the function is called again. Linux ends this process at once,
+    even if it is in code that does not let other threads of Python run.
     """
-    known = any(isinstance(thread, Watch) for thread in threading.enumerate())
-    if launched_by_another() and not known:
+    is_watching = any(isinstance(thread, Watch) for thread in threading.enumerate())
+    if launched_by_another() and not is_watching:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         Watch(lost_parent, lambda how: os._exit(1), GRACE_OF_OTHERS).start()
 
 
 def lost_parent() -> str:
-    """A sentence if the process that has started this one has ended; otherwise empty."""
-    there = not launched_by_another() or os.getppid() == int(os.environ[FIRST])
-    return "" if there else "the first process of the run has ended"
+    """Return a sentence if the first process, which has started this one, has ended; otherwise an empty string."""
+    is_alive = not launched_by_another() or os.getppid() == int(os.environ[FIRST])
+    return "" if is_alive else "the first process of the run has ended"
 
 
 def lost_child(seconds: float = 0.0) -> str:
-    """Which of the processes that this one has started was killed or has failed, in words; empty if none.
+    """Return a sentence about a process started by this one that was killed or has failed; empty if there is none.
 
     Args:
-        seconds: to wait for that at most; an exchange fails a little before the process has ended.
+        seconds: longest time to wait for one; an exchange fails a little before the process has ended.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -157,10 +161,10 @@ def lost_child(seconds: float = 0.0) -> str:
 
 
 def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
-    """Whether the first process ends within some seconds, after it has reported the same error.
+    """Wait for the first process to report the error and to end; return True if it ends in time.
 
     Args:
-        seconds: to wait.
+        seconds: longest time to wait.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -171,7 +175,7 @@ def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
 
 
 def _end_children() -> None:
-    """Wait for the processes that this one has started, and kill those that do not end: nothing may stay behind."""
+    """Wait for the processes that this one has started, and kill those that do not end."""
     deadline = time.monotonic() + GRACE_OF_OTHERS
     for child in _children:
         while child.poll() is None and time.monotonic() < deadline:
@@ -181,22 +185,22 @@ def _end_children() -> None:
 
 
 def end_the_first() -> None:
-    """Kill the process that has started this one, if there is one: it is stuck, and does not leave."""
+    """Kill the first process, which has started this one, if it is stuck and does not end."""
     if launched_by_another() and not lost_parent():
         os.kill(int(os.environ[FIRST]), signal.SIGKILL)
 
 
 def leave(how: object) -> NoReturn:
-    """End this process, which waits for one that has ended, or is stuck, and cannot end by itself.
+    """End this process, which cannot end by itself, as it is stuck or waits for a process that has ended.
 
     Args:
-        how: the other one has ended, in words, or its notice.
+        how: sentence about the process that has ended, or its notice.
     """
     for child in _children:
         if child.poll() is None:
             child.kill()
-    told = notices.told()
+    notice = notices.told()
     if not launched_by_another():
-        what = told.sentence if told is not None else f"{how}, and this one, which waits for it, ends too"
-        print(f"dfl_lightning: {one_line(what)}", file=sys.stderr, flush=True)
-    os._exit(2 if told is None else told.code)
+        sentence = notice.sentence if notice is not None else f"{how}, and this one, which waits for it, ends too"
+        print(f"dfl_lightning: {one_line(sentence)}", file=sys.stderr, flush=True)
+    os._exit(2 if notice is None else notice.code)

@@ -1,7 +1,8 @@
-"""What the processes of a run tell each other beside their exchanges: that one fails alone, and where it is.
+"""Notices that processes of a run leave for each other: that one has failed alone, and which code it is in.
 
-Exchanges need all processes, so that one that fails alone, or is stuck in a user's code, cannot say so by them. Notices
-are in torch's store, through which the processes have found each other; the first process (or torchrun) has it.
+Exchanges need all processes, so that a process that fails alone, or is stuck in a user's code, cannot report it by an
+exchange. Notices are kept in torch's store, which has connected the processes; it belongs to the first process (or
+torchrun).
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import torch.distributed as dist
 from dfl_lightning.utils.code.users_code import place_in_users_code
 
 PERIOD = 1.0
-"""Seconds between two looks at the notices of the others."""
+"""Seconds between two checks of the notices of other processes."""
 GRACE = 5.0
-"""Seconds that a process has to end by itself after another has failed: it may be writing files."""
+"""Seconds that a process has to end by itself after another has failed, since it may be writing files."""
 WAITING = "waiting"
-"""Where a process is that waits in an exchange."""
+"""Place of a process that waits in an exchange."""
 
 
 class Notice(NamedTuple):
-    """How a process ends that fails alone.
+    """The error of a process that fails alone.
 
     Attributes:
-        code: the exit code that its error has.
-        sentence: what happened, and in which process.
+        code: exit code of the error.
+        sentence: description of the error, which names the process.
     """
 
     code: int
@@ -41,8 +42,8 @@ class Notices:
     """The notices of a run's processes.
 
     Args:
-        store: reached by all of them.
-        rank: this process.
+        store: store that all processes can reach.
+        rank: rank of this process.
         count: number of processes.
     """
 
@@ -50,16 +51,16 @@ class Notices:
         self._store, self.rank, self.count = store, rank, count
 
     def tell(self, code: int, sentence: str) -> bool:
-        """Tell the others how this process ends; whether the notice could be left.
+        """Tell the others that this process fails; return False if the notice could not be stored.
 
         Args:
-            code: its exit code.
-            sentence: what happened.
+            code: exit code of this process.
+            sentence: description of the error, cut to 1000 characters.
         """
         return self._write("failed", json.dumps(Notice(code, sentence[:1000])))
 
     def told(self) -> Notice | None:
-        """What another process has told, that of the lowest rank."""
+        """Read the notice of the other process with the lowest rank that has left one; None if none has."""
         for rank in range(self.count):
             text = None if rank == self.rank else self._read("failed", rank)
             if text is not None:
@@ -67,17 +68,17 @@ class Notices:
         return None
 
     def is_at(self, place: str) -> None:
-        """Tell the others where this process is."""
+        """Tell the others in which code this process is."""
         self._write("place", place)
 
     def places(self) -> dict[int, str | None]:
-        """Where each other process was last; None where it has never said so."""
+        """Read the last place of each other process; None if it has not told one."""
         return {rank: self._read("place", rank) for rank in range(self.count) if rank != self.rank}
 
     def _write(self, what: str, text: str) -> bool:
         try:
             self._store.set(f"dfl/{what}/{self.rank}", text)
-        except RuntimeError:  # whoever had the store has ended
+        except RuntimeError:  # the process that had the store has ended
             return False
         return True
 
@@ -90,42 +91,43 @@ class Notices:
 
 
 class Pulse(threading.Thread):
-    """Tells the others where this process is, and ends it if another has failed and it cannot end by itself.
+    """A thread that reports this process' place, and ends the process if another has failed and it cannot end itself.
 
     Args:
-        notices: of the run.
-        leave: ends this process, with the notice of the one that has failed; None: who started it does that.
+        notices: notices of all processes of the run.
+        leave: function that ends this process; its argument is the notice of the process that has failed. None: the
+            process that has started this one ends it.
     """
 
     def __init__(self, notices: Notices, leave: Callable[[Notice], Any] | None) -> None:
         super().__init__(name="pulse-of-process", daemon=True)
         self._notices, self._leave, self._over = notices, leave, threading.Event()
-        self.heard: Notice | None = None
+        self.latest: Notice | None = None
         self.exchanges, self.inside = 0, False
 
     def run(self) -> None:
-        """Until the run is over."""
-        before, said = -1, ""
+        """Check the notices and report this process' place, until the run is over."""
+        before, reported = -1, ""
         while not self._over.wait(PERIOD):
-            self.heard = None if self._leave is None else self._notices.told()
-            if self._leave is not None and self.heard is not None:
+            self.latest = None if self._leave is None else self._notices.told()
+            if self._leave is not None and self.latest is not None:
                 if not self._over.wait(GRACE):
-                    self._leave(self.heard)
+                    self._leave(self.latest)
                 return
             now = self.exchanges
-            place = WAITING if self.inside and now == before else _place()
+            place = WAITING if self.inside and now == before else _place_of_main_thread()
             before = now
-            if place != said:
-                said = place
+            if place != reported:
+                reported = place
                 self._notices.is_at(place)
 
     def end(self) -> None:
-        """Say and do nothing any more."""
+        """Stop the thread."""
         self._over.set()
 
 
-def _place() -> str:
-    """Where in a user's code the main thread is; empty where it is elsewhere."""
+def _place_of_main_thread() -> str:
+    """Return the place in a user's code that the main thread executes; empty if it is in other code."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return "" if frame is None else place_in_users_code(frame)
 
@@ -136,11 +138,11 @@ _all_stop = False
 
 
 def join(store: dist.Store, rank: int, count: int) -> None:
-    """From now on this process and the others can leave notices for each other.
+    """Let this process and the others leave notices for each other from now on.
 
     Args:
-        store: which all processes reach.
-        rank: this process.
+        store: store that all processes can reach.
+        rank: rank of this process.
         count: number of processes.
     """
     global _notices
@@ -148,10 +150,10 @@ def join(store: dist.Store, rank: int, count: int) -> None:
 
 
 def begin(leave: Callable[[Notice], Any] | None) -> None:
-    """A run begins, and this process tells the others where it is.
+    """Begin to report this process' place to the others, at the start of a run.
 
     Args:
-        leave: see `Pulse`.
+        leave: function that ends this process, or None; see `Pulse`.
     """
     global _pulse, _all_stop
     end()
@@ -162,7 +164,7 @@ def begin(leave: Callable[[Notice], Any] | None) -> None:
 
 
 def end() -> None:
-    """The run is over; what was told can be read, and more be told."""
+    """Stop reporting this process' place when a run is over; notices can still be read and left."""
     global _pulse
     if _pulse is not None:
         _pulse.end()
@@ -170,26 +172,26 @@ def end() -> None:
 
 
 def stop_all() -> None:
-    """All processes have agreed to stop, and know why: none has to tell the others."""
+    """Note that all processes have agreed to stop and know the cause, so that no notice is necessary."""
     global _all_stop
     _all_stop = True
 
 
 def all_stop() -> bool:
-    """Whether they have."""
+    """Return True if all processes have agreed to stop."""
     return _all_stop
 
 
 def tell(code: int, sentence: str, about_itself: bool = True) -> bool:
-    """Tell the other processes how this one ends.
+    """Tell the other processes that this one fails.
 
     Args:
-        code: its exit code.
-        sentence: what happened.
-        about_itself: it happened in this process.
+        code: exit code of this process.
+        sentence: description of the error.
+        about_itself: True if the error is this process' own; the notice then names the process.
 
     Returns:
-        Whether anybody can read it.
+        True if other processes can read the notice.
     """
     if _notices is None:
         return False
@@ -197,18 +199,18 @@ def tell(code: int, sentence: str, about_itself: bool = True) -> bool:
 
 
 def told() -> Notice | None:
-    """What another process has told of its end, if one has."""
+    """Read the notice of another process that has failed; None if there is none."""
     return None if _notices is None else _notices.told()
 
 
-def heard() -> Notice | None:
-    """The same, of some time ago, without asking."""
-    return None if _pulse is None else _pulse.heard
+def latest() -> Notice | None:
+    """Return the notice that the last regular check has read, without a new request to the store."""
+    return None if _pulse is None else _pulse.latest
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Inside, this process waits for the others."""
+    """Record that this process waits for the others, for the time of a block."""
     if _pulse is None:
         yield
         return
@@ -221,10 +223,10 @@ def waiting() -> Iterator[None]:
 
 
 def who_is_late(seconds: float) -> str:
-    """A sentence about the processes that do not come to an exchange.
+    """Describe, for a message, the processes that have not joined an exchange, and their places.
 
     Args:
-        seconds: how long this one has waited.
+        seconds: time that this process has waited.
     """
     places = {} if _notices is None else _notices.places()
     late = {rank: place for rank, place in places.items() if place != WAITING}

@@ -1,7 +1,7 @@
-"""Several processes, each with its own clients: what `--trainer.devices 8` means.
+"""The strategy of runs with several processes, for example `--trainer.devices 8`, each with its own clients.
 
-Lightning launches the processes, connects them and gives each its device; nothing is averaged between them. Which
-process has which clients is decided in `communicator.py`.
+Lightning launches the processes, connects them and gives each its device; nothing is averaged between them.
+`communicator.py` distributes the clients.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from dfl_lightning.utils.errors import UserError, nearest
 
 NAME = "clients"
 BACKENDS = "cpu:gloo,cuda:nccl"
-"""What carries tensors between processes on GPUs, by where the tensors are."""
+"""Backends that exchange tensors between processes on GPUs, by the tensors' device."""
 
 PATIENCE = 1800.0
-"""Seconds that a process waits for another one, unless the user says otherwise: torch's own time-out."""
+"""Seconds that a process waits for another one by default, as in torch."""
 
 SAME = ("auto", "ddp", NAME)
-"""Names of the strategy: for clients they all mean the same."""
+"""Names of the strategy, which all mean the same."""
 
 
 class RowsCheckpointIO(CheckpointIO):
-    """Reads and writes checkpoints of which each process may want its own rows only.
+    """Base class for reading and writing checkpoints in which each process may read and write its own rows only.
 
     Attributes:
-        in_pieces: whether every process writes its own rows.
+        in_pieces: True if each process writes its own rows.
     """
 
     in_pieces = False
@@ -49,13 +49,13 @@ class RowsCheckpointIO(CheckpointIO):
     def read(
         self, path: Any, map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
     ) -> dict[str, Any]:
-        """A checkpoint.
+        """Read a checkpoint.
 
         Args:
             path: the file or folder.
             map_location: see `torch.load`.
-            mmap: leave large parts in the file until they are read.
-            verify: compare what is read with its checksums.
+            mmap: True to leave large parts in the file until they are used.
+            verify: True to compare the file with its checksums.
         """
 
 
@@ -69,20 +69,20 @@ class ClientStrategy(DDPStrategy):
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def setup_distributed(self) -> None:
-        """On GPUs by gloo too, for what is on the CPU; see `Ranks`."""
+        """Connect the processes; those on GPUs also by gloo, for tensors on the CPU (see `Ranks`)."""
         if self.process_group_backend is None and self.root_device.type == "cuda":
             self._process_group_backend = BACKENDS
         if not dist.is_initialized():
             self.set_world_ranks()
             self._connect()
-        super().setup_distributed()  # which finds the processes connected
-        notices.begin(None if launched_by_another() else leave)  # who has started a process ends it
+        super().setup_distributed()  # it keeps the existing connection
+        notices.begin(None if launched_by_another() else leave)  # the first process ends those that it has started
 
     def _connect(self) -> None:
-        """Find the other processes, which may load for much longer than they wait for each other afterwards.
+        """Connect to the other processes; as loading takes long, the time-out is longer than that of exchanges.
 
         Raises:
-            UserError: they have not all come.
+            UserError: not all processes have connected in time.
         """
         environment, start = self.cluster_environment, max(self._patience, PATIENCE)
         assert environment is not None
@@ -92,7 +92,7 @@ class ClientStrategy(DDPStrategy):
             store, *_ = next(rendezvous("env://", rank, count, timeout=timedelta(seconds=start)))
         except dist.DistStoreError as error:
             raise UserError(
-                f"not all of the {count} processes of the run have come within {start:g} seconds"
+                f"not all of the {count} processes of the run have connected within {start:g} seconds"
             ) from error
         dist.init_process_group(
             self._get_process_group_backend(),
@@ -110,17 +110,20 @@ class ClientStrategy(DDPStrategy):
         return PATIENCE if self._timeout is None else self._timeout.total_seconds()
 
     def setup(self, trainer: Any) -> None:
-        """Without DDP's copy of the first process' models to the others."""
+        """Set up the trainer without DDP's copy of the first process' models to the others."""
         Strategy.setup(self, trainer)
 
     def configure_ddp(self) -> None:
-        """Nothing to wrap: clients have no common gradients."""
+        """Skip DDP's wrapper, as clients have no common gradients."""
 
     def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
         return model
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The boundary with the rows of all processes, in the first of them; all of them call this."""
+        """Return the module's state at the round boundary; the first process gets the rows of all processes.
+
+        All processes must call this. If each process writes its own rows, none are gathered.
+        """
         state = super().lightning_module_state_dict()
         if self._in_pieces:
             return state
@@ -128,7 +131,7 @@ class ClientStrategy(DDPStrategy):
         return {**state, **whole}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """By the first process, or in pieces by all; what fails in one of them fails in all."""
+        """Save by the first process, or in pieces by all; if saving fails in one process, it fails in all."""
         if self._in_pieces:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
@@ -136,36 +139,36 @@ class ClientStrategy(DDPStrategy):
                 super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Verified by the first process of each machine; each reads the rows of its own clients only."""
+        """Load the rows of this process' clients only; the first process of each machine verifies the checksums."""
         if not isinstance(self.checkpoint_io, RowsCheckpointIO):
             return super().load_checkpoint(checkpoint_path, weights_only)
         with self._ranks.together():
             return self.checkpoint_io.read(checkpoint_path, mmap=True, verify=self.local_rank == 0)
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
-        """A damaged piece, which one process reads, is refused by all."""
+        """Load the module's state; if one process reads a damaged piece, all processes raise."""
         with self._ranks.together():
             super().load_model_state_dict(checkpoint, strict)
 
-    # --- what Lightning exchanges ---------------------------------------------------------------------------------
+    # --- exchanges of Lightning -----------------------------------------------------------------------------------
     def barrier(self, name: str | None = None) -> None:
-        """Wait for all processes. From the one after the data were prepared on, only the run has the connection."""
+        """Wait for all processes; hide the connection after the barrier that follows the data's preparation."""
         with exchange():
             super().barrier(name)
         if name == "pre_setup":
             hide(self._patience)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What process `src` has, for all."""
+        """Send an object of process `src` to all processes and return it."""
         with exchange():
             return super().broadcast(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """A number as it is: all processes log the same ones, and one that logs alone must not wait."""
+        """Return the tensor as it is: all processes log the same values, and one that logs alone must not wait."""
         return tensor
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all processes, or any, have decided so."""
+        """Return True if all processes, or at least one (`all=False`), have decided True."""
         decisions = torch.tensor(int(decision), device=self.root_device)
         with exchange():
             dist.all_reduce(decisions)
@@ -185,16 +188,16 @@ StrategyRegistry.register(NAME, ClientStrategy, description="each process has it
 
 
 def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any, timeout: float = PATIENCE) -> str | Strategy:
-    """The strategy that Lightning is given for the one that the user asked for.
+    """Return the strategy to pass to Lightning for the user's choice.
 
     Args:
         strategy: a name or an object.
         devices: `trainer.devices`.
         num_nodes: `trainer.num_nodes`.
-        timeout: `trainer.process_timeout`, of a strategy that is asked for by name.
+        timeout: `trainer.process_timeout`, in seconds; only for a strategy that is given by name.
 
     Raises:
-        UserError: a strategy that would synchronise clients, or processes that were not started.
+        UserError: the strategy is unknown or would synchronise clients, or the processes were not started.
     """
     check_launch(devices, num_nodes)
     if isinstance(strategy, ClientStrategy):
@@ -211,12 +214,12 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any, timeout
 
 
 def look_for_the_others() -> None:
-    """To be called regularly during long work.
+    """Raise if another process of the run has failed or ended; long work calls this regularly.
 
     Raises:
-        LostProcess: another process of the run has gone.
+        LostProcess: another process has failed or ended.
     """
-    told = notices.heard()
-    lost = told.sentence if told else lost_child() or lost_parent()
+    notice = notices.latest()
+    lost = notice.sentence if notice else lost_child() or lost_parent()
     if lost:
         raise LostProcess(lost)
