@@ -1,4 +1,4 @@
-"""The families of policies: what each may write, and the defaults that make a new one short."""
+"""The families of policies: the fields of a round that each may write, and defaults that keep a new policy short."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Policy(RoundCallback):
     """A callback that takes part in the protocol, as opposed to a monitor that watches.
 
     Attributes:
-        method_name: what reports call a method with it; empty where it makes none of its own. A threshold's follows the
-            name of the selection.
+        method_name: name of the method in reports; empty if the policy does not make a method of its own. That of a
+            threshold is appended to the name of the selection.
     """
 
     method_name: str = ""
 
 
 class Dropout(Policy):
-    """Which clients are active in a round: writes `active` in `on_dropout`.
+    """A process that decides which clients are active in a round: writes `active` in `on_dropout`.
 
     Args:
-        full_first_round: all clients take part in round 0, whatever the process says.
+        full_first_round: whether all clients take part in round 0, without a draw.
     """
 
     def __init__(self, full_first_round: bool = False) -> None:
         self.full_first_round = full_first_round
 
     def on_dropout(self, round: Round) -> None:
-        """Set the active clients: all in a full first round, else those that `draw` says."""
+        """Set the active clients: all of them in a full first round, else those that `draw` returns."""
         if round.index == 0 and self.full_first_round:
             return
         drawn, m = self.draw(round), round.num_clients
@@ -60,28 +60,30 @@ class Dropout(Policy):
         round.active[:m] = drawn
 
     def draw(self, round: Round) -> Tensor:
-        """Return who is active this round, bool [m]."""
+        """Return the clients that are active in this round, bool [m]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
 
 
 class Outgoing(Policy):
-    """What leaves a client: writes the row set `sent`, which is `trained` otherwise; several may follow each other.
+    """A change of the models that clients send: writes the row set `sent`, which equals `trained` without a policy.
 
-    A new one usually implements `send`. What others learn of a client, in comparisons, evaluations and averages, is
-    what it sent; it goes on itself with the model that it trained. Servers send their model as it is, and all clients
-    their buffers: a running mean or variance is no update, and part of one would be none.
+    A run may have several, which are applied one after the other. A new one usually implements `send`. Other nodes
+    compare, evaluate and average what a client sent; the client itself continues with the model that it trained.
+    Servers send their model as it is, and clients send their buffers as they are: a running mean or variance is not
+    an update, and cannot be sent in part.
 
     Attributes:
-        sends_public_copies: whether a message brings the copy of the sender up to date that all its neighbours have.
-        sends_updates: a message is an update, of use only to who knows the model that it starts from. Servers do; of
-            what neighbours get, `bytes_of` says nothing then, for they are sent a whole model.
+        sends_public_copies: whether a message updates the copy of the sender's model that all its neighbours keep.
+        sends_updates: whether a message is an update, which is useful only to a receiver that has the model that the
+            update starts from. Servers have it. Neighbours do not, so they receive a whole model, and `bytes_of` does
+            not count for them.
     """
 
     sends_public_copies: bool = False
     sends_updates: bool = False
 
     def start(self, federation: Federation) -> None:
-        """Require senders that are clients, and whole numbers of bytes; a class with its own `start` calls this one."""
+        """Check what `who` and `bytes_of` return; a subclass with a `start` of its own must call this one."""
         self._senders(federation)
         self._size(federation)
         if self.sends_updates and not federation.num_servers:
@@ -91,46 +93,51 @@ class Outgoing(Policy):
             )
 
     def who(self, federation: Federation) -> Tensor:
-        """Return whose messages it changes, bool [m]; default: all clients'."""
+        """Return the clients whose messages the policy changes, bool [m]; default: all clients."""
         return torch.ones(federation.num_clients, dtype=torch.bool)
 
     def adversaries(self, federation: Federation) -> Tensor | None:
-        """Return whose messages it falsifies in an attack, bool [m]: mean scores leave them out. Default: None."""
+        """Return the clients whose messages the policy falsifies, bool [m]; mean scores leave them out. Default: None.
+
+        None means that the policy is not an attack.
+        """
         return None
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Return what some clients send in the place of their updates.
+        """Return the updates that k clients send instead of their own.
 
-        Called for a block of clients at a time, by several threads at once: it reads and writes nothing but its
-        arguments.
+        The protocol calls it for a block of clients at a time, from several threads at once, so it must read and write
+        only its arguments.
 
         Args:
-            updates: shared parameters of what they would send, less the model that their training started from (less
-                their own model of before the round, where they did not train), [k, shared width]; a copy.
-            senders: who they are, what they draw, and their rows of the sets that `row_sets` declares.
+            updates: shared parameters that the clients would send, minus those of the model that their training started
+                from, or of their own model before the round if they did not train, [k, shared width]; a copy.
+            senders: ids and random numbers of these clients, and their rows of the sets that `row_sets` declares.
 
         Returns:
-            [k, shared width]; finite.
+            Finite updates, [k, shared width].
         """
         raise NotImplementedError(f"{type(self).__name__} must implement send(updates, senders)")
 
     def bytes_of(self, width: int) -> int | None:
-        """Return the bytes of a message of `width` shared parameters, a whole number; None: as before.
+        """Return the bytes of a message of `width` shared parameters, a whole number; None leaves the size as it is.
 
-        Buffers are sent whole and charged in addition. Of several policies the last one that gives a number counts. The
-        protocol reads it in each round, after all `on_outgoing`, also where a policy has one of its own.
+        Buffers are sent whole and charged in addition. If several policies return a number, that of the last one
+        counts. The protocol calls it in each round after all `on_outgoing`, also if a policy overrides `on_outgoing`.
         """
         return None
 
     def on_outgoing(self, round: Round) -> None:
-        """Send the updates of those that are active and have trained, or may be looked at."""
+        """Apply `send` to the clients of `senders`, and write the results to the row set `sent`."""
         send_updates(round, self.senders(round), self.send, type(self).__name__, tuple(self.row_sets))
 
     def senders(self, round: Round) -> Tensor:
-        """Return whose messages it changes in a round: of `who`, the active ones that have trained or may be looked at.
+        """Return the clients whose messages the policy changes in this round.
+
+        These are the clients of `who` that trained, or that are active and a candidate of some receiver.
 
         Args:
-            round: after its training.
+            round: the round after its training.
 
         Returns:
             Ids of clients, long [k].
@@ -139,13 +146,13 @@ class Outgoing(Policy):
         return torch.nonzero(self._senders(round.federation) & may_send).squeeze(1)
 
     def size_messages(self, round: Round) -> None:
-        """Tell the ledger what `bytes_of` says of the senders' messages, and the buffers beside them.
+        """Set the size of the senders' messages in the ledger: `bytes_of` and, in addition, the buffers.
 
         Args:
-            round: after all policies' `on_outgoing`.
+            round: the round after `on_outgoing` of all policies.
 
         Raises:
-            UserError: that is no number of bytes.
+            UserError: `bytes_of` does not return a whole number of bytes or None.
         """
         size = self._size(round.federation)
         if size is not None and (round.federation.num_servers or not self.sends_updates):
@@ -169,23 +176,23 @@ class Outgoing(Policy):
 
 
 class Selection(Policy):
-    """Whom each receiver learns from: writes `candidates`, `similarity`, `scores`, `selected`.
+    """The choice of neighbours for each receiver: writes `candidates`, `similarity`, `scores`, `selected`.
 
-    A new selection usually writes `scores` in `on_compare`; `on_select` then takes who reaches the threshold, or the
-    `k` best scores without one.
+    A new selection usually writes `scores` in `on_compare`; the default `on_select` then selects the neighbours that
+    reach the threshold, or the `k` best scores if there is no threshold.
 
     Attributes:
-        k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first,
-            and is the most that it chooses by a threshold.
-        features: layers whose inputs on clients' own samples it looks at, by name; `head` is the last linear layer of a
-            forward pass.
+        k: number of neighbours to choose without a threshold, or `all`. A client's `budget` in the topology replaces
+            it, and limits the choice by a threshold.
+        features: names of the layers whose inputs on the clients' own samples the selection reads; `head` is the last
+            linear layer of a forward pass.
         assigns_servers: whether `assign` chooses among several servers.
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
-        lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
+        lists_candidates: whether the selection evaluates all of its candidates, not only a few that it draws from them.
         scores_are_first_order: whether `scores` and `own_scores` are first-order gains, which `FirstOrder` then reads.
         scores_are_weights: whether `scores` and `own_scores` are weights to average with.
-        supports_updates: whether it works with an aggregation that updates the senders' models.
-        threshold_rule: the unit of its scores, `ratio` or `literal`, which `AdaptiveThreshold` must share; None: any.
+        supports_updates: whether the selection works with an aggregation that updates the senders' models.
+        threshold_rule: unit of the scores, `ratio` or `literal`, which `AdaptiveThreshold` must share; None: any.
     """
 
     k: int | Literal["all"] = 5
@@ -199,7 +206,7 @@ class Selection(Policy):
     neighbour_counts: Mapping[str, str] = {"k": "k"}
 
     def listed_links(self, federation: Federation) -> int:
-        """Return the links of the graph where all candidates are looked at or chosen, else twice `k` for each node."""
+        """Return about how many links a round lists: all of the graph, or 2 k for each node if a few are drawn."""
         links = len(federation.topology.linked(0))
         return links if self.lists_candidates or self.k == "all" else min(links, 2 * self.k * federation.num_nodes)
 
@@ -208,7 +215,7 @@ class Selection(Policy):
         return self.limits_in(round.federation)
 
     def limits_in(self, federation: Federation) -> Tensor:
-        """Return the same outside of a round, long [n]."""
+        """Return the same as `limits`, for use outside of a round, long [n]."""
         limits = torch.full((federation.num_nodes,), federation.num_nodes if self.k == "all" else self.k)
         budgets = federation.topology.budgets
         if budgets is not None:
@@ -216,33 +223,34 @@ class Selection(Policy):
         return limits
 
     def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor] | None:
-        """Return whose models each client finds useful, for `Mixture`; None: the selection does not say.
+        """Return the models that each client finds useful, for `Mixture`; None if the selection does not know them.
 
         Args:
-            federation: of the run.
-            round: the round whose links count, 0-based.
+            federation: clients, topology and policies of the run.
+            round: index of the round whose links are used, counted from 0.
 
         Returns:
-            Links of every client, itself among the senders, and weights, float64 [E], those of a client with the sum 1.
+            Links from each client to these models, its own among them, and their weights, float64 [E], which sum to 1
+            for each client.
         """
         return None
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
-        """Return the server, counted from 0, by whose model each client is evaluated, long [J]; default: the first.
+        """Return the server whose model evaluates each client, long [J], counted from 0; default: the first server.
 
         Args:
-            federation: of the run.
+            federation: clients, topology and policies of the run.
             owners: the clients, long [J].
         """
         return torch.zeros_like(owners)
 
     def on_select(self, round: Round) -> None:
-        """Select who reaches the threshold, the best of them under a budget; without one, the `k` best scores.
+        """Select the neighbours that reach the threshold, or the `k` best scores if there is no threshold.
 
-        Ties go to the lowest id.
+        A budget keeps the best of those that reach the threshold. Ties go to the lowest id.
         """
         if not round.has("scores"):
-            return  # the protocol says that nothing was selected
+            return  # the protocol raises an error that names the missing selection
         if round.threshold is not None and "threshold" in self.reads:
             chosen = above_threshold(round.scores, round.candidates, round.threshold)
             if round.federation.topology.budgets is not None:
@@ -254,24 +262,29 @@ class Selection(Policy):
 
 
 class Threshold(Policy):
-    """What score is enough: writes `threshold`, float64 [n], in `on_threshold`."""
+    """The least score that a selected neighbour must have: writes `threshold`, float64 [n], in `on_threshold`."""
 
 
 class Substitution(Policy):
-    """What replaces clients that dropped out: writes `substitute` (and `substitute_rows`) in `on_substitute`."""
+    """The replacement of clients that dropped out: writes `substitute` (and `substitute_rows`) in `on_substitute`."""
 
 
 class Aggregation(Policy):
-    """How votes become weights: writes `weights` in `on_weigh`; mixes them in `on_mix`.
+    """The average of models: writes `weights` from the votes in `on_weigh`, and mixes the models with them in `on_mix`.
+
+        x_i = sum_j W_ij x_j
+
+    x_i is the new model of receiver i, x_j is a trained model or the row of a substitute, and W_ij are the `weights`.
 
     Attributes:
-        against_adversaries: whether it is meant against false models: reports add its name to that of any method.
+        against_adversaries: whether the aggregation defends against falsified models; reports then add its name to that
+            of any method.
         include_self: whether a receiver's own trained model has a vote.
         mixes_public_copies: whether it mixes the public copies that the outgoing policy `CHOCO` keeps.
-        updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
-            back, in the place of averaging trained models; then links must go both ways.
-        column_stochastic: that what a sender gives away sums to 1, in the place of what a receiver takes.
-        reads_topology_weights: whether weights are those of the topology's links.
+        updates_senders: whether receivers train the senders' models of before the round and send updates back, instead
+            of averaging trained models; links must then go both ways.
+        column_stochastic: whether the weights sum to 1 for each sender instead of each receiver.
+        reads_topology_weights: whether the weights are those of the topology's links.
     """
 
     against_adversaries: bool = False
@@ -282,30 +295,31 @@ class Aggregation(Policy):
     reads_topology_weights: bool = False
 
     def shares(self, federation: Federation) -> Tensor | None:
-        """Return how much each node counts in every average, float64 [n]; None where that depends on the round."""
+        """Return a fixed factor of each node in all averages, float64 [n]; None if the factors depend on the round."""
         return None
 
     def on_mix(self, round: Round) -> None:
-        """Mix the models of receivers that have weights: weights @ trained rows, and the other substitutes' rows.
+        """Write the weighted sums of trained models and substitutes' rows as the receivers' new models.
 
-        A substitute's update is added to the receiver's own model, which therefore gets the weight of all such updates.
+        A receiver whose weights are all 0 keeps its model. A substitute that is an update is added to the receiver's
+        own model from before the round, which therefore gets the sum of the weights of such updates.
         """
         where = round.receivers & round.voters.any(round.weights != 0)
         round.mix(mixed_terms(round, round.weights, where), into="models", where=where)
 
 
 def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weights, str]]:
-    """Weights of all rows that are mixed, as summands (weights, row set) of receivers' new models.
+    """Split weighted sums of rows into summands (weights, row set), one for each row set that is mixed.
 
     Args:
-        round: after the substitution.
-        weights: float64 [len(voters)], beside `round.voters`.
-        where: the receivers that are written, bool [n].
+        round: the round after its substitution.
+        weights: a weight for each of `round.voters`, float64 [E].
+        where: the receivers whose sums are wanted, bool [n].
     """
     n, m = round.num_nodes, round.num_clients
     counted = (weights != 0) & where[round.voters.receivers]
-    place, shape = where.cumsum(0) - 1, (int(where.sum()), n)
-    jobs, rows = place[round.voters.receivers[counted]], round.voters.senders[counted]
+    position, shape = where.cumsum(0) - 1, (int(where.sum()), n)
+    jobs, rows = position[round.voters.receivers[counted]], round.voters.senders[counted]
     every = Weights(jobs, rows, weights[counted], shape)
     terms = [(every.keep(rows < n), "trained")]
     for block, substitutes in enumerate(round.substitute_rows):
@@ -314,21 +328,21 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
         terms.append((replace(of_block, rows=of_block.rows - first), substitutes.rows))
         if substitutes.relative:
             moved = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, of_block.jobs, of_block.shares)
-            own = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
-            terms.append((own.keep(own.shares != 0), "models"))
+            former = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
+            terms.append((former.keep(former.shares != 0), "models"))
     return terms
 
 
 def refuse_stored_rows(federation: Federation, aggregation: Aggregation, what: str) -> None:
-    """Refuse substitutions whose rows are no client's model of the round.
+    """Refuse a substitution that mixes stored rows, which are not models that clients trained in the round.
 
     Args:
-        federation: of the run.
-        aggregation: that cannot use them.
-        what: it does with the models that clients have trained in the round.
+        federation: the run's policies, among them the substitution.
+        aggregation: the aggregation that cannot use stored rows, for the message.
+        what: verb of the message: what the aggregation does with trained models, for example `compares`.
 
     Raises:
-        UserError: there is such a substitution.
+        UserError: the run has such a substitution.
     """
     substitution = federation.policy(Substitution)
     if substitution is not None and substitution.row_sets:
@@ -340,15 +354,15 @@ def refuse_stored_rows(federation: Federation, aggregation: Aggregation, what: s
 
 
 class Prediction(Policy):
-    """How clients predict where they are evaluated and reported: probabilities of classes from models' outputs.
+    """The clients' rule of prediction in reported evaluations: probabilities of classes from the outputs of models.
 
-    Without one, the scores of the client's model decide. It takes no part in rounds: what policies evaluate, another's
-    model on one's own data for example, is the network alone. The run's loss must be the plain cross-entropy; reported
-    are the mean negative log-likelihood of the probabilities, their accuracy, and `model.metrics` of them.
+    Without one, the class scores of the client's model decide. Rounds do not use it: where a policy evaluates a model,
+    it evaluates the network alone. The run's loss must be the plain cross-entropy. Reports have the mean negative
+    log-likelihood of the probabilities, their accuracy, and `model.metrics` of them.
 
     Attributes:
-        features: layers whose inputs `predict` wants, by name; `head` is the last linear layer of a forward pass.
-        memory: which of the client's own samples `predict` wants: `train`, `val`.
+        features: names of the layers whose inputs `predict` needs; `head` is the last linear layer of a forward pass.
+        memory: the client's own samples that `predict` needs: `train`, `val`.
     """
 
     needs_classes = True
@@ -356,62 +370,55 @@ class Prediction(Policy):
     memory: tuple[str, ...] = ()
 
     def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
-        """Return columns of the client's own row sets that `predict` wants: first and end, by row set; default none.
-
-        Args:
-            layout: of the network's rows.
-        """
+        """Return the columns of the client's row sets that `predict` needs, (first, end) by row set; default: none."""
         return {}
 
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
-        """Return models that clients predict with, by the present boundary; default None: each with its own.
+        """Return the models that each client predicts with after the last round; default None: its own model.
 
         Returns:
-            Links of every client to the clients whose models it uses, itself for example, and weights, float64 [E], of
-            each client with the sum 1: its probabilities are the weighted sum of what `predict` makes of each model.
+            Links from each client to the clients whose models it uses, for example itself, and weights, float64 [E],
+            which sum to 1 for each client. Its probabilities are the weighted sum of `predict` over these models.
         """
         return None
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """Return probabilities by one model of a client, or by k models with equally many samples: by default softmax.
+        """Return class probabilities from the outputs of one model, or of k stacked models; default: softmax of scores.
 
-        Called by several threads at once, for any groups of clients: it writes nothing, and treats leading dimensions
-        as a batch.
+        Several threads call it at once, for any groups of clients: it must not write anything, and must treat leading
+        dimensions as a batch.
 
         Args:
-            query: what is to be classified: `scores` float64 [..., B, C], `features["head"]` [..., B, D]; and
-                `rows["prototypes"]` [..., columns] if asked for.
-            memory: the same model's outputs on the client's own samples by split, with `labels` int64 [..., n]; n may
+            query: outputs on the samples to classify: `scores` float64 [..., B, C], `features["head"]` [..., B, D], and
+                `rows["prototypes"]` [..., columns] if `rows` asks for it.
+            memory: outputs of the same model on the client's own samples, by split, with `labels` int64 [..., n]; n may
                 be 0.
 
         Returns:
-            [..., B, C]; 0 or more, of each sample with the sum 1.
+            [..., B, C], 0 or more; they sum to 1 for each sample.
         """
         return query.scores.softmax(-1)
 
 
 class Monitor(RoundCallback):
-    """Watches rounds and logs numbers; changes nothing and costs the simulated clients nothing.
+    """A callback that measures rounds and logs numbers, without changes to the round or costs for the clients.
 
-    It gets copies of the bank's rows, what it evaluates is not charged, and a hook in which it writes anything else
-    than row sets of its own (`bank.scratch`) ends the run with a sentence.
+    It receives copies of the bank's rows, and what it evaluates is not charged. A monitor that writes anything but row
+    sets of its own (`bank.scratch`) ends the run with an error message.
     """
 
     only_watches = True
 
 
 def honest_clients(federation: Federation) -> Tensor | None:
-    """Say which clients falsify neither messages nor labels, bool [m]: those over which mean scores are taken.
-
-    Args:
-        federation: of the run.
+    """Return the clients that falsify neither messages nor labels, bool [m]; mean scores are over these clients.
 
     Returns:
-        The mask; None where all clients are honest, or none is, so that means are over all clients.
+        The mask; None if all clients are honest or no client is, so that means are over all clients.
     """
     attacks = [policy.adversaries(federation) for policy in federation.policies if isinstance(policy, Outgoing)]
-    falsify = [found for found in (*attacks, federation.data.adversaries) if found is not None]
+    falsify = [adversaries for adversaries in (*attacks, federation.data.adversaries) if adversaries is not None]
     if not falsify:
         return None
-    honest = ~torch.stack([found.bool().cpu() for found in falsify]).any(0)
+    honest = ~torch.stack([adversaries.bool().cpu() for adversaries in falsify]).any(0)
     return None if bool(honest.all()) or not bool(honest.any()) else honest

@@ -1,4 +1,4 @@
-"""What models received are worth on a client's validation data, for the selection and the average of FedFomo."""
+"""The first-order gain of received models on a client's validation data, for the selection and average of FedFomo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dfl_lightning.round.record import Round
 
 
 def gains_of(round: Round, links: Links) -> Tensor:
-    """What the senders' trained models are worth to their receivers, float64 [E]; see `first_order_gain`.
+    """Compute the gain of each sender's trained model for its receiver, float64 [E]; see `first_order_gain`.
 
     Args:
-        round: between training and mixing.
-        links: between clients; one may receive from itself.
+        round: the round between training and mixing.
+        links: pairs of clients; a client may be its own sender.
     """
     before = losses_before(round, links)
     after = round.loss_of(links, split="val")
@@ -23,11 +23,11 @@ def gains_of(round: Round, links: Links) -> Tensor:
 
 
 def losses_before(round: Round, links: Links) -> Tensor:
-    """Validation loss of each receiver's model from before the round, beside its links, float64 [E].
+    """Compute for each link the validation loss of the receiver's model from before the round, float64 [E].
 
     Args:
-        round: between training and mixing.
-        links: whose receivers are clients.
+        round: the round between training and mixing.
+        links: links whose receivers are clients.
     """
     itself = Links.loops(links.count > 0)
     return itself.sum(round.loss_of(itself, "models", "val"))[links.receivers]

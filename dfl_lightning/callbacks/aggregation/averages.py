@@ -1,4 +1,4 @@
-"""Averages whose weights do not look at the models: equal, by number of samples, or written in the topology."""
+"""Averages whose weights do not depend on the models: equal, by number of samples, or given by the topology."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 
 
 class Uniform(Aggregation):
-    """All models that are mixed count the same, the receiver's own included.
+    """The plain average of the selected models and the receiver's own.
+
+        W_ij = v_ij / sum_k v_ik
+
+    v_ij is the number of votes of model j: 1 for each selected j and for i itself, more if j also stands in for clients
+    that have dropped out. A server takes a step of length eta towards the average, W' = (1 - eta) I + eta W (FL-FDMS,
+    arXiv 2205.13222, eq. 4).
 
     Args:
-        server_step: eta of a server: new = (1 - eta) old + eta average (FL-FDMS eq. 4), of parameters: its buffers
+        server_step: eta, above 0; 1 is the average itself. It applies to a server's parameters; a server's buffers
             become the average. Clients are not affected.
     """
 
@@ -30,7 +36,7 @@ class Uniform(Aggregation):
         self.server_step = server_step
 
     def on_weigh(self, round: Round) -> None:
-        """Divide votes by their sum, then take the server's step."""
+        """Multiply votes by each row's share, divide by their sum, and take the server's step."""
         shares = self.shares(round.federation)[round.row_owner]
         round.weights = uniform_weights(round.votes * shares[round.voters.senders], round.voters)
         if self.server_step != 1:
@@ -42,11 +48,16 @@ class Uniform(Aggregation):
 
 
 class SampleWeighted(Uniform):
-    """Clients count by the number of their training samples (FedAvg, arXiv 1602.05629).
+    """The average weighted by numbers of training samples (FedAvg, McMahan et al. 2017, arXiv 1602.05629).
+
+        W_ij = v_ij n_j / sum_k v_ik n_k
+
+    n_j is the number of samples of client j. v_ij is its number of votes: 1 for each selected j and for i itself, more
+    if j also stands in for clients that have dropped out.
 
     Args:
         server_step: as in `Uniform`.
-        count: `train`: the samples that it trains on; `train_and_val`: those held out for validation too (DPFL).
+        count: `train`: the samples that a client trains on; `train_and_val`: also its validation samples (DPFL).
     """
 
     def __init__(self, server_step: float = 1.0, count: Literal["train", "train_and_val"] = "train") -> None:
@@ -54,7 +65,7 @@ class SampleWeighted(Uniform):
         self.count = count
 
     def shares(self, federation: Federation) -> Tensor:
-        """Return numbers of samples; a server has none."""
+        """Return the number of samples of each node; 0 for a server."""
         shares = torch.zeros(federation.topology.num_nodes, dtype=torch.float64)
         shares[: federation.num_clients] = federation.data.sizes("train").double()
         if self.count == "train_and_val":
@@ -63,17 +74,21 @@ class SampleWeighted(Uniform):
 
 
 class FromTopology(Aggregation):
-    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed.
+    """The average weighted by the `weight` attribute of the topology's edges.
 
-    Where the topology has a mixing matrix for each round (`base_graph`), its entries are the weights, and a client's
-    own model has the rest of 1: with it the weight of clients that have dropped out, so that mixing never moves the
-    mean.
+        W_ij = v_ij a_ij / sum_k v_ik a_ik
+
+    a_ij is the weight of the link from j to i, a_ii = 1, and v_ij is the number of votes of model j.
+
+    If the topology has a mixing matrix for each round (`base_graph`), its entries are the weights W_ij of the others,
+    and a client's own model has the rest, W_ii = 1 - sum_j W_ij. The rest includes the weights of clients that have
+    dropped out, so that mixing never moves the mean of all models.
     """
 
     reads_topology_weights = True
 
     def start(self, federation: Federation) -> None:
-        """Check that links have weights, none of them negative; a graph without links needs none."""
+        """Require weights of all links, none of them negative; a graph without links needs no weights."""
         if any(graph.mixing for graph in federation.topology.graphs) and federation.policy(Substitution) is not None:
             raise UserError(
                 f"topology {federation.topology.name}: a client that dropped out has no substitute in a mixing matrix: "
@@ -96,18 +111,18 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Multiply votes by edge weights; a substitute has that of the link to its own client, or 1 without one."""
+        """Multiply votes by edge weights; a row without a link to its client has the weight 1."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes
         if weights is not None and topology.at(round.index).mixing:
             others = votes * topology.linked(round.index).spread(weights, round.voters, fill=0.0)
             own = round.voters.receivers == round.voters.senders
-            own &= round.voters.any(votes != 0)[round.voters.receivers]  # not in a row of zeros
+            own &= round.voters.any(votes != 0)[round.voters.receivers]  # a receiver without votes keeps its model
             round.weights = others + own * (1 - round.voters.sum(others))[round.voters.receivers]
             return
-        if weights is not None:  # a graph without links has none
+        if weights is not None:  # a graph without links has no weights
             voters = round.voters
-            whose = round.row_owner[voters.senders]  # what a client has sent before comes over the same link
-            votes = votes * topology.linked(round.index).look_up(weights, voters.receivers, whose, fill=1.0)
+            owners = round.row_owner[voters.senders]  # a stored model of a client has the weight of the client's link
+            votes = votes * topology.linked(round.index).look_up(weights, voters.receivers, owners, fill=1.0)
         round.weights = uniform_weights(votes, round.voters)

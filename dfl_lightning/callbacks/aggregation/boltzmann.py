@@ -20,20 +20,25 @@ if TYPE_CHECKING:
 
 
 class Boltzmann(Aggregation):
-    """Who has a low loss counts more: weights are a softmax of minus the losses over T (AFIND+ eq. 14 to 16).
+    """The average weighted by a softmax of minus the losses, so that low losses count more (AFIND+, arXiv 2407.04460).
+
+        W_ij = v_ij exp(-L_ij / T) / sum_k v_ik exp(-L_ik / T)          (eq. 14 and 16)
+        L_ij = (1 - gamma) loss after + gamma loss before               (eq. 15; `printed` and `own`)
+
+    v_ij is the number of votes of model j, and L_ij is the loss that `contribution` names.
 
     Args:
         temperature: T, above 0; a large T tends to equal weights.
-        contribution: `cross`: the loss of the received model on the receiver's own data; `printed`: the loss of the
-            receiver's model on the sender's data, with the sender's personal parameters, smoothed over the receiver's
-            local training (eq. 15), for which the receiver sends both of its models to each sender; `own`: the loss of
-            what the sender sends on the sender's own data, smoothed over its local training.
-        gamma: weight of the former loss in eq. 15; used by `printed` and `own`.
-        smooth: which loss is the former one: `steps`: that before the round's local training; `rounds`: the smoothed
-            loss of the last round in which there was one, so that a receiver sends its trained model only.
+        contribution: the loss L_ij. `cross`: that of the received model on the receiver's own data, without eq. 15;
+            `printed`: that of the receiver's model on the sender's data, with the sender's personal parameters,
+            smoothed over the receiver's local training, for which the receiver sends both of its models to each sender;
+            `own`: that of the sender's model on the sender's own data, smoothed over its local training.
+        gamma: weight of the loss before, from 0 to 1.
+        smooth: the loss before. `steps`: that of the model from before the round's local training; `rounds`: the
+            smoothed loss of the last round that has one, so that a receiver sends only its trained model.
         include_self: whether the receiver's own model takes part.
-        split: the data that losses are of: `train` or `val`. A model has seen its own training data: where it knows
-            them by heart, its weight there is too large.
+        split: the data of the losses, `train` or `val`. A model fits its own training data best, so that its weight
+            tends to be too large with `train`.
     """
 
     state = ("own_losses", "asked_losses")
@@ -58,11 +63,11 @@ class Boltzmann(Aggregation):
                 "--aggregation.contribution printed, or drop it"
             )
         self.include_self, self.split, self.smooth = include_self, split, smooth
-        self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
-        self.asked_losses: LinkMemory | None = None  # smoothed losses of senders that were asked in former rounds
+        self.own_losses: Tensor | None = None  # smoothed loss of each client from when it last took part, float64 [m]
+        self.asked_losses: LinkMemory | None = None  # smoothed losses at the senders of former rounds
 
     def start(self, federation: Federation) -> None:
-        """Refuse servers, which have no data to judge models with, and what a sender could not be asked about."""
+        """Refuse servers, which have no data to evaluate models on, and runs whose senders cannot evaluate models."""
         if federation.topology.num_servers and self.contribution == "cross":
             raise UserError(
                 "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has "
@@ -74,7 +79,7 @@ class Boltzmann(Aggregation):
             federation.require_validation("aggregation Boltzmann with split=val")
 
     def _require_answers(self, federation: Federation) -> None:
-        """Refuse runs in which a receiver cannot send its models to those that it learns from."""
+        """Refuse runs in which a receiver cannot send its models to its senders."""
         if federation.topology.num_servers:
             raise UserError(
                 "aggregation Boltzmann with contribution=printed sends the model that a receiver has trained to its "
@@ -101,11 +106,11 @@ class Boltzmann(Aggregation):
 
     @property
     def _sends_starts(self) -> bool:
-        """Tell whether receivers send their models from before the round to be judged."""
+        """Flag that receivers also send their models from before the round to be evaluated."""
         return self.smooth == "steps" and self.gamma > 0
 
     def on_weigh(self, round: Round) -> None:
-        """Write a softmax over what is mixed."""
+        """Write the softmax of minus the losses as weights."""
         if self.contribution == "cross":
             losses = round.vote_losses(self.split)
         elif self.contribution == "printed":
@@ -119,23 +124,24 @@ class Boltzmann(Aggregation):
         counted = round.votes > 0
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]
         asked = Links(receivers, senders, round.num_nodes)
-        found = round.evaluate(References.rows("trained", receivers, senders, "trained"), self.split).losses
+        at_senders = round.evaluate(References.rows("trained", receivers, senders, "trained"), self.split).losses
         if self._sends_starts:
             round.charge_starts(Links.of(senders, receivers, round.num_nodes))
             former = References.rows("models", receivers, senders, "models")
-            found = smoothed_loss(round.federation.engine.evaluate(former, self.split).losses, found, self.gamma)
+            before = round.federation.engine.evaluate(former, self.split).losses
+            at_senders = smoothed_loss(before, at_senders, self.gamma)
         elif self.smooth == "rounds":
             if self.asked_losses is None:
                 self.asked_losses = LinkMemory.empty(round.num_nodes)
-            found = averaged_losses(self.asked_losses.read(asked), found, 1 - self.gamma)
-            self.asked_losses.write_known(asked, found)
+            at_senders = averaged_losses(self.asked_losses.read(asked), at_senders, 1 - self.gamma)
+            self.asked_losses.write_known(asked, at_senders)
         round.charge_message("loss", asked, BYTES)
         losses = torch.full_like(round.votes, float("nan"), dtype=torch.float64)
-        losses[counted] = found
+        losses[counted] = at_senders
         return losses
 
     def _own(self, round: Round) -> Tensor:
-        """Each row's loss, its owner's own smoothed one, the same towards every receiver, float64 [P]."""
+        """Return for each row the smoothed loss of its owner on the owner's data, float64 [P]; NaN for servers."""
         m, n = round.num_clients, round.num_nodes
         jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
         engine = round.federation.engine

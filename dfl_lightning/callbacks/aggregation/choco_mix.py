@@ -1,4 +1,4 @@
-"""CHOCO-SGD, how models are mixed: each moves towards its neighbours' public copies, from its own one."""
+"""CHOCO-SGD's mixing: each model moves by the weighted differences of public copies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 class CHOCOMix(Metropolis):
-    """x_i becomes x_i + gamma sum_j w_ij (x_hat_j - x_hat_i), with the public copies that the outgoing `CHOCO` sends.
+    """The mixing of public copies in CHOCO-SGD (Koloskova, Stich and Jaggi 2019, arXiv 1902.00340, algorithm 2).
 
-    The weights w are Metropolis weights (Koloskova, Stich and Jaggi 2019, arXiv 1902.00340, algorithm 2). They are
-    symmetric, so that the mean of all models moves by training only, however much compression leaves out. With
-    gamma = 1 and nothing left out it is D-SGD.
+        x_i = x_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
+
+    x_i is the trained model, x_hat_j the public copy that the outgoing `CHOCO` keeps of client j, and w are Metropolis
+    weights. As w is symmetric, the mean of all models moves by training only, however much the compression leaves out.
+    With gamma = 1 and without compression it is D-SGD.
 
     Args:
-        gamma: consensus step size, above 0 and at most 1; the more is left out, the smaller it must be.
+        gamma: consensus step size, above 0 and at most 1; the more the compression leaves out, the smaller it must be.
     """
 
     mixes_public_copies = True
@@ -36,7 +38,7 @@ class CHOCOMix(Metropolis):
         self.gamma = gamma
 
     def start(self, federation: Federation) -> None:
-        """Require public copies of clients that are there."""
+        """Require the outgoing policy that keeps public copies, and no substitution."""
         super().start(federation)
         outgoing = [policy for policy in federation.policies if isinstance(policy, Outgoing)]
         if not any(policy.sends_public_copies for policy in outgoing):
@@ -47,7 +49,7 @@ class CHOCOMix(Metropolis):
             )
 
     def on_mix(self, round: Round) -> None:
-        """Add the weighted differences of public copies to own models; weights are I + gamma (W - I)."""
+        """Add the weighted differences of public copies to the trained models; `weights` are I + gamma (W - I)."""
         voters, weights = round.voters, round.weights
         where = round.receivers & voters.any(weights != 0)
         own = voters.receivers == voters.senders

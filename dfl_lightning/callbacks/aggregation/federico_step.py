@@ -1,4 +1,4 @@
-"""FedeRiCo's M-step: clients improve the models of others on their own data, and send the updates back."""
+"""FedeRiCo's M-step: clients train the models of others on their own data, and send the updates back."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 VISITING, UPDATES = "trained for others", "updates from others"
-"""Scratch row sets: by owner, a model of another one as trained on its data; by model, the sum of such updates."""
+"""Scratch row sets: row i of the first is another client's model after training on client i's data; row j of the second
+is the weighted sum of the updates that clients computed for model j."""
 
 
 class FedeRiCoStep(ScoreWeighted):
-    """Each model moves by the weighted updates that clients compute for it on their own data (FedeRiCo, 2210.06597).
+    """The exchange of weighted updates in FedeRiCo (Sui et al. 2022, arXiv 2210.06597).
 
-    E-step, by the selection `FedeRiCo`: w_i = softmax(-L_i) over the models phi_j that client i has fetched and its own
-    one, all as they were before the round. M-step: phi_j <- phi_j + sum_i w_ij u_ij, where u_ij is what local training
-    on i's data makes of phi_j, less phi_j. With one step of plain SGD on all data u_ij is -lr times the gradient of i's
-    loss at phi_j, as in the paper. A receiver sends w_ij u_ij back to each sender, unless its training of phi_j
-    diverged. `weights` are w, for the records. Personal columns are trained on the client's own data only.
+        w_ij = softmax_j(-L_ij)                      (E-step, by the selection `FedeRiCo`)
+        phi_j = phi_j + sum_i w_ij u_ij              (M-step)
+
+    L_ij is the averaged loss of model phi_j on the data of client i, over the models that i has fetched and its own,
+    all as they were before the round. u_ij is the update of phi_j by local training on i's data. With one step of plain
+    SGD on all data u_ij is -lr times the gradient of i's loss at phi_j, as in the paper. A receiver sends w_ij u_ij
+    back to each sender, unless its training of phi_j diverged. `weights` are w, for the records. Personal columns are
+    trained on the client's own data only.
     """
 
     supports_servers = False
     updates_senders = True
 
     def start(self, federation: Federation) -> None:
-        """Require FedeRiCo's weights, models that are sent as they are, and an objective that keeps nothing."""
+        """Require FedeRiCo's weights, unchanged messages, and an objective and optimizer without a state per client."""
         selection = federation.policy(Selection)
         if selection is not None and not (selection.scores_are_weights and selection.supports_updates):
             raise UserError(
@@ -51,7 +55,7 @@ class FedeRiCoStep(ScoreWeighted):
                 )
         if len(federation.layout.shared_buffers):
             raise UserError(
-                "aggregation FedeRiCoStep adds updates to models, of which running statistics would leave their range; "
+                "aggregation FedeRiCoStep adds updates to models, which can take running statistics out of range; "
                 "use a network without batch normalisation, or --aggregation ScoreWeighted"
             )
         objective = federation.objective
@@ -67,7 +71,7 @@ class FedeRiCoStep(ScoreWeighted):
             )
 
     def on_mix(self, round: Round) -> None:
-        """Train each fetched model on the receiver's data, a model of each receiver at a time; then move all models."""
+        """Train each fetched model on the receiver's data, one model per receiver at a time; then update all models."""
         bank, voters, weights = round.bank, round.voters, round.weights
         n, itself = round.num_nodes, voters.receivers == voters.senders
         own = torch.zeros(n, dtype=torch.float64)
@@ -91,23 +95,23 @@ class FedeRiCoStep(ScoreWeighted):
         round.mix(terms, into="models", where=index)
 
     def _train_visiting(self, round: Round, visits: Links) -> Tensor:
-        """Train a sender's model on each receiver's data, for receivers that are all different; which are finite."""
+        """Train a sender's model on the data of each receiver, which occurs once; return which results are finite."""
         references = References.rows("models", visits.senders, visits.receivers)
-        round.charge(references)  # which are at hand: the selection has tried them
+        round.charge(references)  # costs nothing more: the selection has fetched them already
         training = Training("local", round.index, round.phases, round.hyperparameters)
         return round.federation.engine.rehearse(references, training, VISITING).finite
 
     def _add_updates(self, round: Round, visits: Links, shares: Tensor, updated: Tensor) -> None:
-        """Send the updates back, and add them up."""
+        """Send the weighted updates back and add them to `UPDATES`; mark their models in `updated`, bool [n]."""
         if not len(visits):
             return
         n = round.num_nodes
         back = Links.of(visits.senders, visits.receivers, n)
         round.ledger.fetch_part("weighted updates of models", len(round.bank.layout.shared), back)
         shares = visits.look_up(shares, back.senders, back.receivers)
-        index, place = back.receivers.unique(return_inverse=True)
-        total = torch.zeros(len(index), dtype=torch.float64).index_add_(0, place, shares)
-        trained = Weights(place, back.senders, shares, (len(index), n))
+        index, position = back.receivers.unique(return_inverse=True)
+        total = torch.zeros(len(index), dtype=torch.float64).index_add_(0, position, shares)
+        trained = Weights(position, back.senders, shares, (len(index), n))
         former = index.where(updated[index], -1)
         terms = [
             (trained, VISITING),

@@ -1,4 +1,4 @@
-"""FedFomo's average: models count by what each of them improves, per distance."""
+"""FedFomo's average: models are weighted by how much each of them lowers the loss per distance."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 
 class FirstOrder(Aggregation):
-    """Models count by their gain on the receiver's validation data per distance (FedFomo, arXiv 2012.08565, eq. 3, 4).
+    """The average weighted by gains on validation data (FedFomo, Zhang et al., arXiv 2012.08565, eq. 3 and 4).
 
-    The weight of w_j is `max(0, (L(w0) - L(w_j)) / ||w_j - w0||)` over the sum of these numbers, with w0 the receiver's
-    model from before the round and its own trained model among the w_j. Where no model has a positive one, the receiver
-    goes on with w0; a client that receives nothing trains alone. The selection FedFomo has these numbers already; with
-    any other they are computed here, of the models that are mixed.
+        W_ij = v_ij max(0, g_ij) / sum_k v_ik max(0, g_ik)
+        g_ij = (L_i(w0) - L_i(w_j)) / ||w_j - w0||
+
+    L_i is the loss on the receiver's validation data, w0 the receiver's model from before the round, and v_ij the
+    number of votes of w_j; the receiver's own trained model is among the w_j. If no gain is positive, the receiver
+    continues with w0; a client that receives nothing continues with its trained model. The selection `FedFomo` has
+    computed the gains already; with any other selection they are computed here, for the models that are mixed.
     """
 
     supports_servers = False
@@ -34,7 +37,7 @@ class FirstOrder(Aggregation):
         federation.require_validation("aggregation FirstOrder")
 
     def on_weigh(self, round: Round) -> None:
-        """Divide the positive gains by their sum; zeros where there is none."""
+        """Divide the positive gains by their sum; write zeros if there are none."""
         voters, votes = round.voters, round.votes
         others = (votes > 0) & (voters.receivers != voters.senders)
         alone = ~voters.any(others)[voters.receivers]
@@ -44,7 +47,7 @@ class FirstOrder(Aggregation):
         round.weights = positive / torch.where(total > 0, total, 1.0)[voters.receivers]
 
     def on_mix(self, round: Round) -> None:
-        """Average, and put back the models from before the round where nothing has improved them."""
+        """Average the models; restore the receiver's model from before the round if no model has a positive gain."""
         where = round.receivers
         improved = round.voters.any(round.weights != 0)  # a receiver without any vote keeps what it trained
         where = where & round.voters.any(round.votes > 0)
@@ -53,7 +56,7 @@ class FirstOrder(Aggregation):
         round.mix([*terms, (Weights.of_rows(kept, round.num_nodes), "models")], into="models", where=where)
 
     def _gains(self, round: Round, voters: Links, votes: Tensor, wanted: Tensor) -> Tensor:
-        """Of each row that has a vote and is wanted, float64 [len(voters)]; NaN where it is not known."""
+        """Return the first-order gain of each row that has a vote and is in `wanted`, float64 [E]; NaN if unknown."""
         gains = torch.full_like(votes, float("nan"))
         wanted = wanted & (votes > 0)
         of_nodes = wanted & (voters.senders < round.num_nodes)
@@ -74,17 +77,17 @@ class FirstOrder(Aggregation):
         return gains
 
     def _distances_of_substitutes(self, round: Round, voters: Links) -> Tensor:
-        """Of rows that stand in for clients to what the receiver's model was, float64 [len(voters)]; 0 of others."""
+        """Return the distance of each substitute row to the receiver's former model, float64 [E]; 0 for other rows."""
         n, m, bank = round.num_nodes, round.num_clients, round.bank
-        found = torch.zeros(len(voters), dtype=torch.float64)
+        distances = torch.zeros(len(voters), dtype=torch.float64)
         for block, substitutes in enumerate(round.substitute_rows):
             first = n + block * m
             at = torch.nonzero((voters.senders >= first) & (voters.senders < first + m)).squeeze(1)
-            whose = voters.senders[at] - first
-            if substitutes.relative:  # added to that model
-                lengths = bank.squared_lengths(substitutes.rows, whose, bank.layout.shared_parameters)
-                found[at] = lengths.sqrt()
+            owners = voters.senders[at] - first
+            if substitutes.relative:  # an update is added to the former model: its length is the distance
+                lengths = bank.squared_lengths(substitutes.rows, owners, bank.layout.shared_parameters)
+                distances[at] = lengths.sqrt()
             else:
-                links = Links(voters.receivers[at], whose, n)
-                found[at] = bank.compare(substitutes.rows, links, own="models").distances
-        return found
+                links = Links(voters.receivers[at], owners, n)
+                distances[at] = bank.compare(substitutes.rows, links, own="models").distances
+        return distances

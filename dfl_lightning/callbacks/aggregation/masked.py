@@ -1,4 +1,4 @@
-"""Dis-PFL's average: entry by entry over the models that have the entry."""
+"""Dis-PFL's average: each entry is averaged over the models whose masks keep it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ KEPT = "what is sent where masks hold"
 
 
 class MaskedAverage(Uniform):
-    """The mean of each entry over those whose masks hold it, where the client's own new mask does (arXiv 2206.00187).
+    """The mean of each entry over the models whose masks keep it (Dis-PFL, Dai et al. 2022, arXiv 2206.00187).
 
-    `w_i = (sum_j w_j) / (sum_j m_j) * m_i'` over client i and those that it selects (algorithm 1, line 8): w_j are
-    models that were trained under the masks m_j, m_i' is the mask that client i has found after its training. An entry
-    that no client has is 0. A message is the entries that the mask keeps, 4 bytes each, everything that is never
-    masked, and a bit for each entry that may be. Needs the objective `DisPFL`.
+        w_i = (sum_j w_j) / (sum_j m_j) * m_i'          (algorithm 1, line 8)
+
+    The sums are over client i and the clients that it selects. w_j is a model that was trained under the mask m_j, and
+    m_i' is the new mask of client i, which it searched after its training. An entry that no model has becomes 0. A
+    message has 4 bytes for each entry that the mask keeps and for each number that is never masked, and one bit for
+    each entry that may be masked. The aggregation needs the objective `DisPFL`.
     """
 
     supports_servers = False
@@ -44,7 +46,7 @@ class MaskedAverage(Uniform):
         refuse_stored_rows(federation, self, "averages")
 
     def on_trained(self, round: Round) -> None:
-        """Set what a message takes, unless an Outgoing policy says it."""
+        """Set the bytes of a message, unless an Outgoing policy has set them."""
         objective, layout, ledger = round.federation.objective, round.bank.layout, round.ledger
         entries = [entry for entry in layout.entries if not entry.is_buffer]
         numbers = objective.kept or [entry.stop - entry.start for entry in entries]
@@ -54,8 +56,8 @@ class MaskedAverage(Uniform):
         buffers = len(layout.shared) - len(layout.shared_parameters)
         size = BYTES * (kept + buffers) + -(-possible // 8)
         clients = torch.arange(round.num_clients)
-        unsaid = clients if ledger.sizes is None else clients[ledger.sizes[clients] < 0]
-        ledger.resize(unsaid, size)
+        unsized = clients if ledger.sizes is None else clients[ledger.sizes[clients] < 0]
+        ledger.resize(unsized, size)
 
     def on_mix(self, round: Round) -> None:
         """Divide sums of models by sums of masks, under the receiver's new mask."""
@@ -68,7 +70,7 @@ class MaskedAverage(Uniform):
         round.bank.scratch("sum of models")
         round.bank.scratch("sum of masks")
         terms = [(sums, "trained")]
-        if round.bank.changes_messages:  # noise, or an attack, beyond the mask is no part of a message
+        if round.bank.changes_messages:  # noise or an attack may change masked entries, which are not sent
             round.bank.scratch(KEPT)
             round.combine(torch.mul, ["sent", "mask"], into=KEPT, where=round.clients_only)
             terms = [(sums.keep(senders == receivers), "trained"), (sums.keep(senders != receivers), KEPT)]

@@ -1,4 +1,4 @@
-"""Metropolis weights: averaging that keeps the mean of all models."""
+"""Metropolis weights: averages that do not change the mean of all models."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 
 class Metropolis(Aggregation):
-    """A neighbour counts 1 / (1 + max(d_i, d_j)) with d the numbers of neighbours received from, oneself the rest.
+    """The average with Metropolis weights (Xiao, Boyd and Lall, IPSN 2005), as in D-SGD (arXiv 1705.09056).
 
-    With every neighbour of an undirected graph (D-SGD) the weights are doubly stochastic in each round, whoever is
-    down: the mean of all models moves by training only, and no client counts more for sending to many, as it does
-    under `Uniform`. Where links are not mutual, or others stand in for clients that have dropped out, rows still sum to
-    1 and columns may not; the banner says so.
+        W_ij = 1 / (1 + max(d_i, d_j)) for each selected j,    W_ii = 1 - sum_j W_ij
+
+    d_i is the number of neighbours that client i receives from in the round. With all neighbours of an undirected graph
+    W is doubly stochastic in each round, whichever clients have dropped out: the mean of all models moves by training
+    only, and a client with many neighbours does not count more than others, as it does with `Uniform`. If links are not
+    mutual, or substitutes replace clients that have dropped out, rows still sum to 1, but columns may not; the banner
+    says so.
 
     Args:
-        steps: how often models are mixed in a round, by the same weights W: those of W to the power of `steps`. Each
-            step sends models again (Berahas et al. 2019, arXiv 1709.02999).
+        steps: number of times that models are mixed in a round with the same W, as with the power W^steps. Each step
+            sends models again (Berahas et al. 2019, arXiv 1709.02999).
         laziness: share of its own model that a client keeps before it mixes, from 0 to below 1: W becomes
             laziness I + (1 - laziness) W, whose eigenvalues are above 2 laziness - 1.
     """
@@ -45,7 +48,7 @@ class Metropolis(Aggregation):
         self.steps, self.laziness = steps, laziness
 
     def start(self, federation: Federation) -> None:
-        """Remark on clients that do not receive from all their neighbours; later steps need the clients themselves."""
+        """Remark on weights that change the mean; refuse several steps if policies change or replace what is sent."""
         others = [policy for policy in federation.policies if isinstance(policy, (Substitution, Outgoing))]
         if self.steps > 1 and others:
             raise UserError(
@@ -66,41 +69,31 @@ class Metropolis(Aggregation):
             federation.remark(remark)
 
     def is_symmetric(self, federation: Federation) -> bool:
-        """Tell whether links are mutual and no client is replaced: then W is symmetric in every round.
-
-        Args:
-            federation: of the run.
-        """
+        """Tell whether W is symmetric in every round: all links are mutual and selected, and no client is replaced."""
         topology = federation.topology
         selects_all = federation.require(Selection).k == "all" and topology.budgets is None
         return selects_all and not topology.directed and federation.policy(Substitution) is None
 
     def describe(self, federation: Federation) -> str | None:
-        """Return the second largest eigenvalue modulus, where it is known."""
+        """Return a line of the banner with the second largest eigenvalue modulus of W; None if it is unknown."""
         rate = self.second_eigenvalue(federation)
         if rate is None:
             return None
         return f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients active"
 
     def second_eigenvalue(self, federation: Federation) -> float | None:
-        """Return |lambda_2| of the mixing matrix with all clients active: what a step leaves of differences, at most.
-
-        Args:
-            federation: of the run.
+        """Return |lambda_2| of W with all clients active: a step shrinks differences of models at least by this factor.
 
         Returns:
-            None where `eigenvalues` has none.
+            The modulus; None if `eigenvalues` returns None.
         """
-        found = self.eigenvalues(federation)
-        return None if found is None else float(found.abs().sort().values[-2])
+        eigenvalues = self.eigenvalues(federation)
+        return None if eigenvalues is None else float(eigenvalues.abs().sort().values[-2])
 
     def eigenvalues(self, federation: Federation) -> Tensor | None:
         """Compute the eigenvalues of one step's mixing matrix W with all clients active, float64 [n], ascending.
 
-        None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
-
-        Args:
-            federation: of the run.
+        None if the weights change from round to round or are not symmetric, or if there are more than 2,000 clients.
         """
         topology = federation.topology
         if not self.is_symmetric(federation) or topology.changes or not 2 <= topology.num_nodes <= 2000:
@@ -110,16 +103,16 @@ class Metropolis(Aggregation):
         return self.laziness + (1 - self.laziness) * torch.linalg.eigvalsh(weights)
 
     def on_weigh(self, round: Round) -> None:
-        """Write weights from this round's votes; an update counts with the number of neighbours of whose it is."""
+        """Write weights from this round's votes; a substitute row has the number of neighbours of its owner."""
         weights = metropolis_weights(round.votes, round.voters, round.row_owner)
         if self.laziness:
             own = round.voters.receivers == round.voters.senders
-            own &= round.voters.any(weights != 0)[round.voters.receivers]  # not in a row of zeros
+            own &= round.voters.any(weights != 0)[round.voters.receivers]  # a receiver without weights keeps its model
             weights = (1 - self.laziness) * weights + self.laziness * own.double()
         round.weights = weights
 
     def on_mix(self, round: Round) -> None:
-        """Mix as often as there are steps."""
+        """Mix the models `steps` times."""
         super().on_mix(round)
         where = round.receivers & round.voters.any(round.weights != 0)
         for _ in range(self.steps - 1):

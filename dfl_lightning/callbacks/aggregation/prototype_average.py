@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 
 class PrototypeAverage(Aggregation):
-    """A class's prototype becomes the mean of those received and the client's own (FedProto, arXiv 2105.00243, eq. 6).
+    """The average of prototypes, class by class (FedProto, Tan et al., AAAI 2022, arXiv 2105.00243, eq. 6).
 
-    P_ic = sum_j n_jc C_jc / sum_j n_jc over client i and those that it selects: C_jc is the mean feature of class c of
-    client j, n_jc the number of its training samples of the class. The paper's equation divides by the number of
-    clients that have the class, too, so that its prototypes are shorter than features by that factor; here shares sum
-    to 1. A client keeps the model that it trained. Clients that have dropped out send nothing and keep their
-    prototypes. A message is d numbers, and the count, for each class that the sender has. Needs the objective
-    `FedProto`.
+        P_ic = sum_j n_jc C_jc / sum_j n_jc
 
-    A server averages the prototypes of all that it selects, as in the paper, and keeps those of a class that none of
-    them has. Clients that train in a round receive the server's first: d numbers for each class that it knows.
+    The sums are over client i and the clients that it selects. C_jc is the mean feature of class c at client j, and
+    n_jc the number of its training samples of the class. The paper's equation also divides by the number of clients
+    that have the class, so that its prototypes are shorter than features by that factor; here shares sum to 1. A client
+    keeps the model that it trained. Clients that have dropped out send nothing and keep their prototypes. A message has
+    d numbers and a count for each class of the sender. The aggregation needs the objective `FedProto`.
+
+    A server averages the prototypes of all clients that it selects, as in the paper, and keeps the prototype of a class
+    that they do not have. Clients that train in a round first receive the server's prototypes: d numbers for each class
+    that has one.
 
     Args:
-        weighting: `samples`, as above; `equal`: clients that have a class count the same, whatever their samples.
+        weighting: `samples`: n_jc as above; `equal`: n_jc is 1 for each client that has the class.
     """
 
     needs_classes = True
@@ -45,11 +47,11 @@ class PrototypeAverage(Aggregation):
         if weighting not in ("samples", "equal"):
             raise UserError(f"aggregation.weighting={weighting}; it is samples or equal")
         self.weighting = weighting
-        self.known = torch.zeros(0, dtype=torch.bool)  # classes of which a server has prototypes, [C]
+        self.known = torch.zeros(0, dtype=torch.bool)  # classes that have a prototype at the server, [C]
         self._counts = torch.zeros(0, 0)  # samples of each client and class, [n, C]
 
     def start(self, federation: Federation) -> None:
-        """Require prototypes, and count the classes of each client."""
+        """Require an objective with prototypes and unchanged messages; count each client's samples of each class."""
         if "prototypes" not in federation.objective.row_sets:
             raise UserError(
                 "aggregation PrototypeAverage mixes prototypes, and objective "
@@ -66,35 +68,35 @@ class PrototypeAverage(Aggregation):
         self.known = torch.zeros(self._counts.shape[1], dtype=torch.bool)
 
     def on_weigh(self, round: Round) -> None:
-        """Set weights to mean shares over the classes that any of the rows has."""
+        """Set weights to each row's mean share over the classes; they are for the records only."""
         voters, weights = round.voters, self._shares(round).sum(1)
         total = voters.sum(weights)
         round.weights = weights / total.where(total > 0, 1.0)[voters.receivers]
 
     def on_mix(self, round: Round) -> None:
-        """Mix the sums of features, class by class, and charge what was received."""
-        voters, counts, n, every = round.voters, self._counts, round.num_nodes, self._shares(round)
+        """Average the prototypes class by class, from the sums of features, and charge the messages."""
+        voters, counts, n, all_shares = round.voters, self._counts, round.num_nodes, self._shares(round)
         head = round.federation.objective.prototype_columns(round.bank.layout)  # type: ignore[attr-defined]
         width = (head.stop - head.start) // counts.shape[1]
-        for place in range(counts.shape[1]):
-            shares = every[:, place]
+        for label in range(counts.shape[1]):
+            shares = all_shares[:, label]
             used = shares > 0
             where = round.receivers & voters.any(used)
             jobs, senders = (where.cumsum(0) - 1)[voters.receivers[used]], voters.senders[used]
-            means = Weights(jobs, senders, shares[used] / counts[senders, place], (int(where.sum()), n))
-            columns = Columns([(head.start + place * width, head.start + (place + 1) * width)])
+            means = Weights(jobs, senders, shares[used] / counts[senders, label], (int(where.sum()), n))
+            columns = Columns([(head.start + label * width, head.start + (label + 1) * width)])
             round.mix([(means, "prototypes")], into="prototypes", where=where, columns=columns)
-        sent = voters.keep(every.any(1))
+        sent = voters.keep(all_shares.any(1))
         sizes = BYTES * (width + 1) * (counts > 0).sum(1)
         round.charge_message("prototypes", sent, sizes[sent.senders])
         if round.num_servers:
             self._send_back(round, width, Columns([(head.start, head.stop)]))
-            self.known = self.known | every.any(0)
+            self.known = self.known | all_shares.any(0)
 
     def _send_back(self, round: Round, width: int, columns: Columns) -> None:
-        """Write the server's prototypes at all clients; those that trained have paid for the former ones.
+        """Copy the server's prototypes to all clients, and charge the former ones to the clients that trained.
 
-        No client reads the new ones before it takes part in a round again, and then it pays for them.
+        A client reads the new prototypes when it next takes part in a round, and is charged for them then.
         """
         m, n = round.num_clients, round.num_nodes
         trained = round.jobs.owners
@@ -105,7 +107,7 @@ class PrototypeAverage(Aggregation):
         round.mix([(of_server, "prototypes")], into="prototypes", where=round.clients_only, columns=columns)
 
     def _shares(self, round: Round) -> Tensor:
-        """Of the rows with a vote, in the mean of each class, [E, C]."""
+        """Return the share of each row with a vote in the mean of each class, float64 [E, C]."""
         counts = self._counts if self.weighting == "samples" else (self._counts > 0).double()
         took_part = torch.zeros(round.num_nodes, dtype=torch.bool)
         took_part[: round.num_clients] = round.participants
@@ -113,11 +115,7 @@ class PrototypeAverage(Aggregation):
 
 
 def class_counts(federation: Federation) -> Tensor:
-    """Count the training samples of each class, float64 [n, C].
-
-    Args:
-        federation: of the run.
-    """
+    """Count the training samples of each node and class, float64 [n, C]; 0 for servers."""
     data, classes = federation.data, federation.data.num_classes
     sizes = data.sizes("train")
     owners = torch.arange(data.num_clients).repeat_interleave(sizes)

@@ -1,4 +1,4 @@
-"""Push-sum: averaging over directed links that keeps the mean of all models."""
+"""Push-sum: averaging over directed links that does not change the mean of all models."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 class PushSum(Aggregation):
-    """Stochastic gradient push: senders share their models out, and a number tells how much of them each client holds.
+    """The push-sum average of stochastic gradient push (Assran et al. 2019, arXiv 1811.10792, algorithm 1).
 
-    Client j gives the share `P_ij = 1 / (1 + d_j)` of its numerator x_j and of its number y_j to each of the d_j
-    clients that receive from it, and keeps as much (Assran et al. 2019, arXiv 1811.10792, algorithm 1); then
-    `z_i = x_i / y_i` is its model, at which it trains. With `x_j = y_j z_j` and what the round's local work adds to
-    z_j added to x_j, the sums over all clients of x and y change by training only, whatever the direction of the
-    links, so that without training all z approach the mean of the first models. The number, 4 bytes, is sent beside
-    each model. On undirected graphs, too, it counts clients equally, however many receive from them. Links must lead
-    back to each client from which they lead away: the number of one that only gives falls to 0, and its steps are
-    divided by it.
+        P_ij = 1 / (1 + d_j)
+        x_i = sum_j P_ij x_j,    y_i = sum_j P_ij y_j,    z_i = x_i / y_i
+
+    Client j sends the share P_ij of its numerator x_j and of its number y_j to each of the d_j clients that receive
+    from it, and keeps the same share. It trains at its model z_j = x_j / y_j, and its local update is added to x_j. The
+    sums of x and of y over all clients change by training only, whatever the direction of the links, so that without
+    training all z approach the mean of the first models. The number, 4 bytes, is sent in addition to each model. Also
+    on undirected graphs all clients count equally, however many receive from them. Each client with outgoing links must
+    be reachable over links that lead back: otherwise its number falls to 0, and its steps, which are divided by it,
+    grow.
     """
 
     method_name = "push-sum"
@@ -41,7 +43,7 @@ class PushSum(Aggregation):
         self.held: Tensor  # y, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Require that shares of models are sent as they are, by active clients to which links lead back."""
+        """Require unchanged messages, no stored substitutes, and links that lead back to each client."""
         refuse_stored_rows(federation, self, "shares out")
         if federation.policy(Outgoing) is not None:
             raise UserError(
@@ -58,11 +60,14 @@ class PushSum(Aggregation):
         self.held = torch.ones(federation.num_nodes, dtype=torch.float64)
 
     def on_weigh(self, round: Round) -> None:
-        """Write the share of each sender that a receiver gets."""
+        """Write the share of each sender's model that a receiver gets."""
         round.weights = push_sum_weights(round.votes, round.voters)
 
     def on_mix(self, round: Round) -> None:
-        """Divide new numerators by new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i."""
+        """Divide new numerators by new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i.
+
+        trained_j + (y_j - 1) z_j is the numerator y_j z_j plus the update of the local training.
+        """
         voters, weights = round.voters, round.weights
         n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
         counted = (weights != 0) & where[voters.receivers]

@@ -1,4 +1,4 @@
-"""Averages with the weights by which neighbours were chosen."""
+"""Averages weighted by the scores of the selection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 class ScoreWeighted(Aggregation):
-    """Models count by the selection's scores, the receiver's own too (FedeRiCo: softmax(-L) renormalised).
+    """The average weighted by the scores of the selection, as in FedeRiCo (Sui et al. 2022, arXiv 2210.06597).
 
-    Only for selections whose scores are weights: never negative, with the receiver's own in `own_scores`.
+        W_ij = v_ij s_ij / sum_k v_ik s_ik
+
+    s_ij is the score of j for receiver i, `own_scores` for i itself, and v_ij the number of votes of model j. With
+    `FedeRiCo` the scores are in proportion to softmax(-L). The selection's scores must be weights, 0 or more.
     """
 
     def start(self, federation: Federation) -> None:
@@ -32,15 +35,15 @@ class ScoreWeighted(Aggregation):
             )
 
     def on_weigh(self, round: Round) -> None:
-        """Multiply votes by scores and divide by the sum; a row that stands in for another counts as its own client's.
+        """Multiply votes by the scores of the rows' owners, and divide by the sum.
 
-        Where no score is known, or all are 0, the average is plain.
+        An unknown score counts as 1. If all scores of a receiver are 0, the average is plain.
         """
         voters, votes = round.voters, round.votes
-        whose = round.row_owner[voters.senders]
-        scores = round.candidates.look_up(round.scores, voters.receivers, whose)
+        owners = round.row_owner[voters.senders]
+        scores = round.candidates.look_up(round.scores, voters.receivers, owners)
         if round.has("own_scores"):
-            scores = torch.where(whose == voters.receivers, round.own_scores[voters.receivers], scores)
-        weighted = votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
+            scores = torch.where(owners == voters.receivers, round.own_scores[voters.receivers], scores)
+        weighted = votes * scores.nan_to_num(nan=1.0)  # a neighbour with an unknown score counts as an average one
         useless = voters.sum(weighted) == 0
         round.weights = uniform_weights(torch.where(useless[voters.receivers], votes, weighted), voters)

@@ -1,4 +1,4 @@
-"""pFedGraph's average: weights from similarities of what was learned and from numbers of samples."""
+"""pFedGraph's average: weights from similarities of the clients' changes and from numbers of samples."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 
 class SimilarityWeighted(Aggregation):
-    """Weights nearest to shares of samples plus cosines (pFedGraph, Ye et al., ICML 2023, eq. 4).
+    """The average weighted by the collaboration graph of pFedGraph (Ye et al., ICML 2023, eq. 4).
 
-    Row i of the mixing matrix minimises `sum_j x_j S_ij + alpha ||x - p||^2` over the simplex, with p the shares of
-    samples and `S_ij = -cos(w_i - w0, w_j - w0)`, w0 the model that all clients began the run with. A client averages
-    the models of those that its selection names (all neighbours: `Gossip`, `k: all`) and its own. The objective
-    `PFedGraph` is the other half of the method.
+        W_i = argmin over x on the simplex of  sum_j x_j S_ij + alpha ||x - p||^2
+        S_ij = -cos(w_i - w0, w_j - w0)
+
+    W_i is row i of the mixing matrix, over the models that client i selects (all neighbours with `Gossip`, `k: all`)
+    and its own; p are their shares of the training samples, and w0 is the client's first model of the run. The
+    objective `PFedGraph` is the other half of the method.
 
     Args:
-        alpha: weight of the shares of samples, above 0; a large one gives their plain average.
+        alpha: weight of the shares of samples, above 0; with a large one W_i is near p.
         alike: cosines above this count as 1 (0.9 in the authors' code); 1 leaves them as they are.
     """
 
@@ -41,11 +43,11 @@ class SimilarityWeighted(Aggregation):
         self.alpha, self.alike = alpha, alike
 
     def start(self, federation: Federation) -> None:
-        """Refuse rows that are no client's model of this round, which cannot be compared."""
+        """Refuse a substitution that mixes stored rows, which cannot be compared with models of this round."""
         refuse_stored_rows(federation, self, "compares")
 
     def on_weigh(self, round: Round) -> None:
-        """Write the rows of the graph; a row that stands in for several clients has their samples."""
+        """Write the rows of the collaboration graph; a model with several votes has its samples as many times."""
         voted = round.votes > 0
         links = Links(round.voters.receivers[voted], round.voters.senders[voted], round.num_nodes)
         cosines = round.compare("trained", links, relative_to="initial").cosines

@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 
 class BALANCE(DistanceWeighted):
-    """Average only models that are near the client's own (BALANCE, Fang et al., CCS 2024, arXiv 2406.10416).
+    """The average of models that are near the client's own (BALANCE, Fang et al., CCS 2024, arXiv 2406.10416).
 
-    Accepted are neighbours within gamma exp(-kappa t / T) |w_i| (eq. 3), and the new model is alpha w_i + (1 - alpha)
-    times the mean of the accepted (eq. 4). A client that accepts no model keeps its own. t is the round, from 0, and T
-    the rounds of the run. Distances and norms are over the shared parameters, of the client's trained model and of what
-    was received; buffers are averaged by the same weights. Logs `accepted`: the share of the received models that were
-    accepted.
+        A_i = {j : |w_i - w_j| <= gamma exp(-kappa t / T) |w_i|}          (eq. 3)
+        w_i = alpha w_i + (1 - alpha) mean of the w_j with j in A_i       (eq. 4)
+
+    t is the round, counted from 0, and T the number of rounds of the run. A client that accepts no model keeps its own.
+    Distances and norms are over the shared parameters of the client's trained model and of the received models; buffers
+    are averaged with the same weights. Logs `accepted`: the share of the received models that were accepted.
 
     Args:
-        gamma: distance that is accepted in the first round, above 0, in units of the norm of the own model.
-        kappa: how fast it shrinks, 0 or more.
-        alpha: weight of the own model, 0 to 1.
+        gamma: distance that is accepted in the first round, above 0, in units of the norm of the client's own model.
+        kappa: rate at which the accepted distance shrinks, 0 or more.
+        alpha: weight of the client's own model, 0 to 1.
     """
 
     method_name = "BALANCE"
@@ -49,14 +50,14 @@ class BALANCE(DistanceWeighted):
         self.rounds = 1  # of the run
 
     def start(self, federation: Federation) -> None:
-        """Require a last round, and models of this round to compare."""
+        """Require a known number of rounds, and no substitution that mixes stored rows."""
         super().start(federation)
         if federation.num_rounds is None:
             raise UserError("aggregation BALANCE accepts less and less until the run's end; set trainer.max_rounds")
         self.rounds = max(1, federation.num_rounds)
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Compare, accept, average."""
+        """Compare the models, accept those within the radius, and return the weights of the average."""
         distances = round.compare("trained", voters).distances
         nodes = torch.arange(round.num_nodes)
         lengths = round.bank.squared_lengths("trained", nodes, round.bank.layout.shared_parameters).sqrt()

@@ -1,4 +1,4 @@
-"""ClippedGossip: averages in which no neighbour moves a client far."""
+"""ClippedGossip: an average that clips the difference to each neighbour."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from dfl_lightning.utils.errors import UserError
 
 
 class ClippedGossip(DistanceWeighted):
-    """Average differences to neighbours that are clipped (He, Karimireddy and Jaggi 2022, arXiv 2202.01545).
+    """The average of clipped differences to neighbours (He, Karimireddy and Jaggi 2022, arXiv 2202.01545, eq. 3).
 
-    The new model is x_i + sum_j W_ij clip(x_j - x_i, tau_i), with clip(z, tau) = min(1, tau / |z|) z (eq. 3). W are
-    Metropolis weights. tau_i is the distance of the farthest neighbour but `outliers`, as in the authors' code (with
-    1); the paper's theory has a radius that depends on who is an adversary, which no client knows. Distances are over
-    the shared parameters, of the client's trained model to what was received; buffers are averaged by the same weights.
-    Logs `clipped`: the share of the received models that were clipped.
+        x_i = x_i + sum_j W_ij clip(x_j - x_i, tau_i),    clip(z, tau) = min(1, tau / |z|) z
+
+    W are Metropolis weights. tau_i is the distance of the farthest neighbour after the `outliers` farthest ones, as in
+    the authors' code (with 1); the radius of the paper's theory depends on which clients are adversaries, and clients
+    do not know that. Distances are over the shared parameters, between the client's trained model and the received
+    models; buffers are averaged with the same weights. Logs `clipped`: the share of the received models that were
+    clipped.
 
     Args:
-        outliers: how many of its farthest neighbours a client takes for outliers, 0 or more; with 0 nothing is clipped.
-        radius: a tau for all clients and rounds, above 0, in the place of `outliers`.
+        outliers: number of its farthest neighbours that a client treats as outliers, 0 or more; 0 clips nothing.
+        radius: tau for all clients and rounds, above 0, instead of `outliers`.
     """
 
     method_name = "ClippedGossip"
@@ -41,7 +43,7 @@ class ClippedGossip(DistanceWeighted):
         self.outliers, self.radius = outliers, radius
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Return Metropolis weights, less what is beyond the radius."""
+        """Return Metropolis weights, scaled down for models beyond the radius."""
         distances = round.compare("trained", voters).distances
         if self.radius is None:
             radii = clipping_radii(distances, voters, self.outliers)

@@ -1,4 +1,4 @@
-"""Aggregations that few adversaries cannot move far: column by column, without the outermost entries."""
+"""Robust averages of each parameter by itself: the median, and the mean without the outermost values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from dfl_lightning.utils.errors import UserError
 
 
 class Median(Aggregation):
-    """Each column is the median of what was received in it, oneself included (Yin et al. 2018, arXiv 1803.01498).
+    """The median of each parameter (Yin et al. 2018, arXiv 1803.01498, algorithm 1, option I).
 
-    Of two rows it is the mean, of a single one that row. A row that stands in for several counts once. `weights` are
-    equal shares of the rows: which of them a column takes is another one each time.
+        x_i[c] = median of the x_j[c] over the selected j and i itself, for each parameter c
+
+    The median of two models is their mean. A model with several votes counts once. `weights` are equal shares of the
+    models, for the records: each parameter may take another model's value.
 
     Args:
         include_self: whether the receiver's own model takes part.
@@ -27,22 +29,24 @@ class Median(Aggregation):
         self.include_self = include_self
 
     def on_weigh(self, round: Round) -> None:
-        """Write equal shares, for the records."""
+        """Write equal shares as weights, for the records."""
         round.weights = uniform_weights(round.votes > 0, round.voters)
 
     def on_mix(self, round: Round) -> None:
-        """Mix to the medians of all rows that have a vote."""
+        """Write the medians of all rows with a vote as the new models."""
         round.reduce(round.votes, column_medians)
 
 
 class TrimmedMean(Median):
-    """Each column is a mean without its highest and lowest entries (Yin et al. 2018, arXiv 1803.01498).
+    """The trimmed mean of each parameter (Yin et al. 2018, arXiv 1803.01498, algorithm 1, option II).
 
-    Of n rows int(trim * n) are left out at each end: of a few rows none, so that the mean is plain. A row that stands
-    in for several counts once.
+        x_i[c] = mean of the x_j[c] over the selected j and i itself, without the b lowest and the b highest
+
+    Of n models b = int(trim * n) are left out at each end; with few models b is 0, and the mean is plain. A model with
+    several votes counts once.
 
     Args:
-        trim: share that is left out at each end, 0 or more and below 0.5.
+        trim: share of the models that is left out at each end, 0 or more and below 0.5.
         include_self: whether the receiver's own model takes part.
     """
 
@@ -55,5 +59,5 @@ class TrimmedMean(Median):
         self.trim = trim
 
     def on_mix(self, round: Round) -> None:
-        """Mix to the trimmed means of all rows that have a vote."""
+        """Write the trimmed means of all rows with a vote as the new models."""
         round.reduce(round.votes, partial(trimmed_means, trim=self.trim))

@@ -1,4 +1,4 @@
-"""What aggregations by distances between models of the round have in common."""
+"""The base class of aggregations whose weights depend on distances between models of the round."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 
 class DistanceWeighted(Aggregation):
-    """An aggregation that weighs the rows with a vote by distances: a new one implements `weigh`.
+    """Base class of aggregations with weights from distances between models; a new one implements `weigh`.
 
-    Distances are over the shared parameters, of the models that others sent and, of a client itself, the one that it
-    trained; buffers are averaged by the same weights.
+    Distances are over the shared parameters, between the models that others sent and the one that the client trained;
+    buffers are averaged with the same weights.
     """
 
     def start(self, federation: Federation) -> None:
-        """Rows that are no client's model of this round cannot be compared."""
+        """Refuse a substitution that mixes stored rows, which cannot be compared with models of this round."""
         refuse_stored_rows(federation, self, "compares")
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Weights of rows with a vote.
+        """Return the weights of the rows with a vote.
 
         Args:
-            round: to compare rows, and to log.
-            voters: receivers and the rows that they have a vote for.
-            votes: how often each counts, float64 [E], above 0.
+            round: the round, for comparisons and logs.
+            voters: receivers and the rows that have a vote there.
+            votes: number of votes of each row, float64 [E], above 0.
 
         Returns:
-            float64 [E]; they sum to 1 for a receiver, or are all 0: then it keeps its own model.
+            Weights, float64 [E]; they sum to 1 for a receiver, or are all 0 if it keeps its own model.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement weigh(round, voters, votes)")
 
     def on_weigh(self, round: Round) -> None:
-        """Weights of the rows with a vote; a receiver that finds none of them good keeps its own model."""
+        """Write the weights of `weigh`; a receiver whose weights are all 0 gives the weight 1 to its own model."""
         voters, voted = round.voters, round.votes > 0
         with_votes = Links(voters.receivers[voted], voters.senders[voted], round.num_nodes)
         weights = torch.zeros(len(voters), dtype=torch.float64)
@@ -51,14 +51,14 @@ class DistanceWeighted(Aggregation):
 
 
 def compared(round: Round, voters: Links) -> Neighbourhoods:
-    """Distances between all models of each receiver's neighbourhood; each model that it received costs it one.
+    """Compute the distances between all models of each receiver's neighbourhood, and charge the received models.
 
     Args:
-        round: whose models are compared.
-        voters: receivers and the rows that they have a vote for.
+        round: the round whose models are compared.
+        voters: receivers and the rows that have a vote there.
     """
     own = torch.full((len(voters),), torch.nan, dtype=torch.float64)
-    itself = voters.any(voters.receivers == voters.senders)[voters.receivers]  # not so a server
+    itself = voters.any(voters.receivers == voters.senders)[voters.receivers]  # a server does not vote for its own row
     own[itself] = round.compare("trained", voters.keep(itself)).distances
     pairs = pairs_received(voters)
     round.charge_comparison("sent", voters)
@@ -66,13 +66,13 @@ def compared(round: Round, voters: Links) -> Neighbourhoods:
 
 
 def log_share(round: Round, name: str, voters: Links, where: Tensor) -> None:
-    """Log the share of the received models of which something holds; nothing where none was received.
+    """Log which share of the received models is in `where`; log nothing if no model was received.
 
     Args:
-        round: to log in.
-        name: of the column.
-        voters: receivers and the rows that they have a vote for.
-        where: of which it holds, bool [E].
+        round: the round to log in.
+        name: column of `metrics.csv`.
+        voters: receivers and the rows that have a vote there.
+        where: the models that are counted, bool [E].
     """
     foreign = voters.receivers != voters.senders
     if foreign.any():

@@ -14,14 +14,17 @@ from dfl_lightning.utils.errors import UserError
 
 
 class GeometricMedian(DistanceWeighted):
-    """The new model has the least sum of distances to the models (Pillutla et al. 2022, arXiv 1912.13445).
+    """The geometric median of the models (Pillutla, Kakade and Harchaoui 2022, arXiv 1912.13445).
 
-    It is computed by the paper's smoothed Weiszfeld algorithm, from the mean of the client's own model and those that
-    it received. Half of the models can be anything before it moves arbitrarily far.
+        x_i = argmin over v of  sum_j v_ij |v - x_j|
+
+    The sum is over the selected j and i itself, and v_ij is the number of votes of model j. The paper's smoothed
+    Weiszfeld algorithm computes it, starting from the mean of these models. Up to half of the models can be falsified
+    before the median moves arbitrarily far.
 
     Args:
-        smoothing: nu, above 0, in units of parameters: models that are nearer than that to the median count as if they
-            were that far.
+        smoothing: nu, above 0, in units of parameters: models that are nearer to the median than nu count as if they
+            were at the distance nu.
         iterations: steps of the algorithm, 1 or more.
         include_self: whether the receiver's own model takes part.
     """
@@ -37,5 +40,5 @@ class GeometricMedian(DistanceWeighted):
         self.smoothing, self.iterations, self.include_self = smoothing, iterations, include_self
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Compare, then Weiszfeld's steps."""
+        """Compare the models, and return the weights that Weiszfeld's algorithm ends with."""
         return geometric_median_weights(compared(round, voters), votes, self.smoothing, self.iterations)

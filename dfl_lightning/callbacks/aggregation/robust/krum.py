@@ -1,4 +1,4 @@
-"""Krum and Multi-Krum: the models that have the most near ones."""
+"""Krum and Multi-Krum: the models with the least squared distances to their nearest others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class Krum(DistanceWeighted):
-    """The new model is the one that is nearest to the others (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
+    """The model that is nearest to the others (Krum, Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
 
-    Of n models, those received and the client's own, each has a score: the sum of the squared distances to the n - f -
-    2 nearest others. The model with the lowest score is taken. The guarantee needs n > 2 f +
-    2: a graph in which a client receives some models, but never enough, is refused; in a round in which so many
-    neighbours have dropped out, a client keeps its own model, and a server that of before the round. A row that stands
-    in for several counts once.
+        x_i = x_k*,    k* = argmin over k of  sum of |x_k - x_l|^2 over the n - f - 2 nearest l
+
+    The n models are those received and the client's own. The guarantee needs n > 2 f + 2. A graph in which a client
+    receives some models, but never enough, is refused. In a round in which too many neighbours have dropped out, a
+    client keeps its trained model, and a server its model from before the round. A model with several votes counts
+    once.
 
     Args:
         adversaries: f, how many of the n models may be falsified, 0 or more.
@@ -44,7 +45,7 @@ class Krum(DistanceWeighted):
         self.kept: int | None = 1
 
     def start(self, federation: Federation) -> None:
-        """Refuse a graph in which a node that receives models can never receive enough of them."""
+        """Refuse a graph in which a node receives models, but never enough of them."""
         super().start(federation)
         needed, most = krum_needs(self.adversaries), self.most_models(federation)
         few = torch.nonzero((most > 0) & (most < needed)).squeeze(1)
@@ -58,13 +59,10 @@ class Krum(DistanceWeighted):
             )
 
     def most_models(self, federation: Federation) -> Tensor:
-        """Return the most models that each node can choose from in a round, as far as the graph says it, long [n].
+        """Return an upper bound of the models that each node can choose from in a round, long [n].
 
-        Args:
-            federation: of the run.
-
-        Returns:
-            0 for nodes that receive nothing, or mix nothing, such as the clients of a server.
+        The bound follows from the graph and the selection's limit. It is 0 for nodes that do not receive or mix models,
+        such as the clients of a server.
         """
         topology, selection = federation.topology, federation.policy(Selection)
         received = most_neighbours(topology)
@@ -78,18 +76,22 @@ class Krum(DistanceWeighted):
         return received + (received > 0) * self.include_self
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Compare, score, choose."""
+        """Compare and score the models, log the share that is kept, and return the weights."""
         weights = krum_weights(compared(round, voters), self.adversaries, self.kept)
         log_share(round, "kept", voters, weights > 0)
         return weights
 
 
 class MultiKrum(Krum):
-    """The new model is the mean of the models with the lowest scores of Krum (the same paper).
+    """The mean of the models with the lowest Krum scores (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
+
+        x_i = mean of the x_k with the m lowest scores,    m = n - f by default
+
+    The score of x_k is the sum of the squared distances to its n - f - 2 nearest others, as in `Krum`.
 
     Args:
         adversaries: f, how many of the n models may be falsified, 0 or more.
-        kept: how many models are averaged, 1 or more and at most n; default: n - f.
+        kept: m, how many models are averaged, 1 or more and at most n; default: n - f.
         include_self: whether the receiver's own model is one of the n.
     """
 
