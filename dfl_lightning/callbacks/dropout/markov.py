@@ -1,4 +1,4 @@
-"""Dropout with a memory: who has dropped out tends to be absent for a while."""
+"""Dropout with a memory: a client that has dropped out tends to be absent for several rounds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from dfl_lightning.utils.randomness.random_streams import stream
 
 
 class Markov(ClientRates):
-    """Each client is active or dropped out by a chain of its own, with outages of a mean length (an on/off process).
+    """A Markov chain for each client, active or dropped out, with outages of a given mean length (an on/off process).
 
-    A client that has dropped out returns with probability 1 / outage; an active one drops out as often as makes it
-    absent a share `rate` of the time, which is also the probability of its absence in the first round. An outage of
-    1 / (1 - rate) rounds is `Bernoulli`.
+        P(active -> dropped out) = rate / (1 - rate) / outage,    P(dropped out -> active) = 1 / outage
+
+    A client is thus absent in a share `rate` of the rounds, which is also the probability of its absence in the first
+    round. With outages of 1 / (1 - rate) rounds the chain is `Bernoulli`.
 
     Args:
-        rate: share of the time in which a client is absent, 0 to 1: a number for all or a list, one for each client; at
-            most outage / (outage + 1), for it is active at least one round between two outages, or 1: never active.
+        rate: share of the rounds in which a client is absent: a number for all or a list with one for each client. It
+            is at most outage / (outage + 1), since a client is active for at least one round between two outages, or 1:
+            never active.
         outage: mean length of an outage in rounds, 1 or more.
-        full_first_round: all clients take part in round 0.
+        full_first_round: whether all clients take part in round 0.
     """
 
     state = ("up", "at")
@@ -43,7 +45,7 @@ class Markov(ClientRates):
         self.at = -1
 
     def draw(self, round: Round) -> Tensor:
-        """Draw the chains' next state; rounds without a draw (a full first one) are made up for."""
+        """Draw the next state of each chain; chains also advance over rounds without a draw, such as a full first one."""
         rates = self.rates(round.num_clients)
         if self.up is None or self.at > round.index:
             self.up, self.at = self._coins(round, 0) >= rates, 0
@@ -56,7 +58,7 @@ class Markov(ClientRates):
         return self.up.clone()
 
     def _coins(self, round: Round, index: int) -> Tensor:
-        """One coin for each client, from its own stream."""
+        """Draw a uniform number for each client from its own stream, float64 [m]."""
         coins = [
             torch.rand((), dtype=torch.float64, generator=stream(round.federation.seed, "dropout", index, i))
             for i in range(round.num_clients)

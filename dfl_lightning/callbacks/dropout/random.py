@@ -24,11 +24,13 @@ class _RateDropout(Dropout):
 
 
 class Bernoulli(ClientRates):
-    """Each client drops out with a probability, independently in each round.
+    """Independent dropout of each client in each round.
+
+        P(client i drops out) = rate_i
 
     Args:
         rate: probability of dropping out, 0 to 1: a number for all or a list with one for each client.
-        full_first_round: all clients take part in round 0.
+        full_first_round: whether all clients take part in round 0.
     """
 
     def __init__(self, rate: float | list[float] = 0.5, full_first_round: bool = False) -> None:
@@ -41,15 +43,15 @@ class Bernoulli(ClientRates):
 
 
 class ExactCount(_RateDropout):
-    """Exactly round(rate * m) clients drop out in each round, uniformly drawn.
+    """Dropout of exactly round(rate * m) uniformly drawn clients in each round.
 
     Args:
         rate: share of clients that drop out, 0 to 1.
-        full_first_round: all clients take part in round 0.
+        full_first_round: whether all clients take part in round 0.
     """
 
     def draw(self, round: Round) -> Tensor:
-        """Draw a random order, of which the first clients drop out."""
+        """Draw a random order of the clients; the first ones drop out."""
         m = round.num_clients
         order = torch.randperm(m, generator=round.stream("dropout"))
         active = torch.ones(m, dtype=torch.bool)
@@ -58,17 +60,17 @@ class ExactCount(_RateDropout):
 
 
 class GroupedCount(_RateDropout):
-    """Exactly round(rate * m) clients drop out, and at least one of every group stays active (FL-FDMS, assumption 5).
+    """Dropout of exactly round(rate * m) clients that leaves one active in each group (FL-FDMS, assumption 5).
 
-    Groups are the clusters known from the data or the topology.
+    Groups are the clusters known from the data or the topology (arXiv 2205.13222).
 
     Args:
         rate: share of clients that drop out, 0 to 1; it must leave one client active in each group.
-        full_first_round: all clients take part in round 0.
+        full_first_round: whether all clients take part in round 0.
     """
 
     def start(self, federation: Federation) -> None:
-        """Require known groups, and a rate that leaves room for one survivor each."""
+        """Require known groups, and a rate that leaves at least one client of each active."""
         if federation.clusters is None:
             raise UserError(
                 "dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology"
@@ -81,7 +83,7 @@ class GroupedCount(_RateDropout):
             )
 
     def draw(self, round: Round) -> Tensor:
-        """Draw one survivor of each group at random, the other survivors uniformly from the rest."""
+        """Draw one active client of each group, and the other active clients uniformly from the rest."""
         m, clusters = round.num_clients, round.clusters
         assert clusters is not None
         draws = torch.rand(m, generator=round.stream("dropout"))

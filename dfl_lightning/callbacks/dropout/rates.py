@@ -1,4 +1,4 @@
-"""How often clients drop out: one rate for all, or one for each."""
+"""Rates of dropout: one for all clients, or one for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClientRates(Dropout):
-    """Base of dropouts that treat each client by itself, with one rate for all or a list of rates.
+    """Base class of dropouts with a rate for each client: one for all, or a list.
 
     Args:
         rate: share of rounds in which a client drops out, 0 to 1; a list has one for each client.
@@ -30,7 +30,7 @@ class ClientRates(Dropout):
         self.rate = rate
 
     def start(self, federation: Federation) -> None:
-        """A list names a rate for each client."""
+        """Require as many rates as there are clients if `rate` is a list."""
         if isinstance(self.rate, list) and len(self.rate) != federation.num_clients:
             raise UserError(
                 f"dropout.rate lists {len(self.rate)} rates, but data has {federation.num_clients} clients; "
@@ -38,15 +38,15 @@ class ClientRates(Dropout):
             )
 
     def rates(self, clients: int) -> Tensor:
-        """Each client's rate, float64 [m]."""
+        """Return the rate of each client, float64 [m]."""
         return torch.tensor(self.all_rates, dtype=torch.float64).expand(clients)
 
 
 def check_rate(rate: float) -> None:
-    """Refuse what is no share.
+    """Require a share of clients.
 
     Raises:
-        UserError: below 0, above 1, or no number.
+        UserError: the rate is below 0, above 1 or NaN.
     """
     if not 0 <= rate <= 1:
         raise UserError(f"dropout.rate={rate}; it is a share of clients between 0 and 1")

@@ -20,15 +20,15 @@ _MOST_BYTES = 64 * 10**6  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
-    """Clients are active or dropped out as a text file says: a line for each round, a column for each client.
+    """Dropout replayed from a text file with a line for each round and a column for each client.
 
-    1 stands for active, 0 for dropped out.
-    Columns are separated by commas or blanks; lines that start with `#` are comments.
+    1 stands for active, 0 for dropped out. Columns are separated by commas or blanks; lines that start with `#` are
+    comments.
 
     Args:
-        file: the trace.
+        file: path of the trace.
         repeat: start again at the first line when the file ends; otherwise a short file is refused.
-        full_first_round: all clients take part in round 0, whatever the first line says.
+        full_first_round: whether all clients take part in round 0, instead of those of the first line.
     """
 
     def __init__(self, file: str, repeat: bool = False, full_first_round: bool = False) -> None:
@@ -49,15 +49,15 @@ class Trace(Dropout):
             )
 
     def draw(self, round: Round) -> Tensor:
-        """Read the round's line."""
+        """Return the line of this round."""
         return self.table[round.index % len(self.table)]
 
 
 def read_trace(file: str | Path) -> Tensor:
-    """A trace file as bool [rounds, clients].
+    """Read a trace file, bool [rounds, clients].
 
     Raises:
-        UserError: no such file, not a table of 0 and 1, or lines of unequal length.
+        UserError: the file does not exist, is not a table of 0 and 1, or has lines of unequal length.
     """
     try:
         if Path(file).exists() and not Path(file).is_file():
@@ -69,7 +69,7 @@ def read_trace(file: str | Path) -> Tensor:
                 "and dropout.repeat=true if they should start again"
             )
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:  # also bytes that are no text, and names that no file has
+    except (OSError, ValueError) as error:  # ValueError: bytes that are not UTF-8, or a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{file}: the dropout trace cannot be read ({reason}); give a text file of 0 and 1") from None
     rows: list[Tensor] = []

@@ -1,1 +1,1 @@
-"""Monitors: what is measured about a round in addition to the models' accuracy."""
+"""Monitors: measures of a round in addition to the models' accuracy."""

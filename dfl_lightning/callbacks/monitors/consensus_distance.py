@@ -1,4 +1,4 @@
-"""How far are the models from their mean?"""
+"""The distance of the models from their mean."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ DEVIATION = "deviation from the mean model"
 class ConsensusDistance(Monitor):
     """Squared distance of the models from their mean after mixing (Kong et al. 2021, arXiv 2102.04828, squared).
 
-    Logs `consensus_distance`: mean over clients of ||w_i - w||^2, where w is the mean of the w_i; and
-    `consensus_distance_relative`: the same divided by ||w||^2. Only shared parameters count, neither personal ones nor
-    buffers; and only the row set `models`, not one that a method keeps for itself (Ditto's personal models). A client
-    that has dropped out counts with the model that it has. Under a server the models are those of the servers: 0 with
-    one.
+        consensus_distance = mean over clients i of ||w_i - w||^2,    w = mean of the w_i
+
+    `consensus_distance_relative` is this number divided by ||w||^2. Only shared parameters of the row set `models`
+    count: neither personal parameters, nor buffers, nor other row sets (Ditto's personal models). A client that has
+    dropped out counts with its present model. With servers the models are those of the servers, so that the distance is
+    0 with one server.
     """
 
     logs = ("consensus_distance", "consensus_distance_relative")
 
     def on_round_end(self, round: Round) -> None:
-        """Measure the models as they are after the round; computed in float64."""
+        """Log the distance of the mixed models from their mean, computed in float64."""
         bank, columns = round.bank, round.bank.layout.shared_parameters
         nodes = merged_nodes(round.federation)
         n, first = round.num_nodes, nodes[:1]

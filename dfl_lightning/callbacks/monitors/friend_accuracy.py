@@ -1,4 +1,4 @@
-"""Whether a substitution finds clients of the dropped client's own cluster."""
+"""The share of substitutes from the cluster of the client that dropped out."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class FriendAccuracy(Monitor):
-    """Share of the dropped clients that another client of their own cluster stands in for, as `friend_accuracy`.
+    """Share of the clients that dropped out whose substitute is a client of their own cluster, as `friend_accuracy`.
 
-    Counted over all receivers and the dropped clients that they selected. Not logged if no clusters are known,
-    no such client dropped, or the substitution names no friends (Stale).
+    The share is over all pairs of a receiver and a client that it selected and that has dropped out. It is not logged
+    without known clusters, in rounds without such a pair, or with a substitution that does not name friends (`Stale`).
     """
 
     def start(self, federation: Federation) -> None:
-        """Log nothing without clusters or a substitution."""
+        """Declare the column; none without clusters or a substitution."""
         silent = federation.clusters is None or federation.policy(Substitution) is None
         self.logs = () if silent else ("friend_accuracy",)
 
     def on_round_end(self, round: Round) -> None:
-        """Compare the substitutes with the clusters."""
+        """Log the share of substitutes in the right cluster."""
         if (
             round.clusters is None
             or not round.has("substitute")
@@ -35,5 +35,5 @@ class FriendAccuracy(Monitor):
             return
         missed = ~round.active[round.selected.senders]
         if missed.any():
-            found = friend_accuracy(round.substitute[missed], round.clusters, round.selected.senders[missed])
-            round.log("friend_accuracy", found)
+            accuracy = friend_accuracy(round.substitute[missed], round.clusters, round.selected.senders[missed])
+            round.log("friend_accuracy", accuracy)

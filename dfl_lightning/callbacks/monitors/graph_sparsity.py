@@ -1,4 +1,4 @@
-"""How many of the possible links does a round use?"""
+"""The share of the possible links that a round uses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dfl_lightning.round.record import Round
 
 
 class GraphSparsity(Monitor):
-    """Share of the possible links over which something was received, and how many of these are used both ways.
+    """Share of the possible links over which a message was received, and share of these that are used both ways.
 
-    Logs `link_density`: used links / links of the round's topology, both directions counted, up or down; and
-    `link_symmetry`: the share of the used links whose reverse is used too, silent where none is used. A link is used
-    where the receiver got a model, or a part of one, to mix or to evaluate: what `bytes_received` counts.
+    Logs `link_density`: used links / links of the round's topology, with both directions counted and links of clients
+    that have dropped out included; and `link_symmetry`: the share of the used links whose reverse is also used, not
+    logged if no link is used. A link is used if the receiver got a model or a part of one, to mix or to evaluate it;
+    `bytes_received` counts the same messages.
     """
 
     logs = ("link_density", "link_symmetry")
 
     def on_round_end(self, round: Round) -> None:
-        """Count the round's links."""
+        """Log density and symmetry of the round's used links."""
         used = round.ledger.used
         linked = round.federation.topology.linked(round.index)
         possible = len(linked) + int((~used.within(linked)).sum())

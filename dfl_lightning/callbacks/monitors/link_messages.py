@@ -21,10 +21,10 @@ FILE = "link_messages.npz"
 class LinkMessages(Monitor):
     """Messages of each link, summed over the run, as `link_messages.npz` in the run folder.
 
-    An entry for each link that was used: `receiver` and `sender` (servers come after the clients), `models` (whole
-    models), `parts` (everything else) and `bytes`. The sum of `bytes` is that of the column `bytes_received` times the
-    number of clients. The file is written with each checkpoint and at the end. A monitor that is added to a resumed run
-    counts from that round on.
+    The file has an entry for each link that was used: `receiver` and `sender` (servers come after the clients),
+    `models` (number of whole models), `parts` (number of other messages) and `bytes`. The sum of `bytes` equals the sum
+    of the column `bytes_received` times the number of clients. The file is written with each checkpoint and at the end.
+    A monitor that is added to a resumed run counts from that round on.
     """
 
     state = ("models", "parts", "bytes")
@@ -33,7 +33,7 @@ class LinkMessages(Monitor):
         self._count_from_nothing(0)
 
     def start(self, federation: Federation) -> None:
-        """Begin with no link used."""
+        """Begin without used links."""
         self._count_from_nothing(federation.num_nodes)
 
     def _count_from_nothing(self, nodes: int) -> None:
@@ -46,23 +46,23 @@ class LinkMessages(Monitor):
             total.add(sent.links, more)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Write the file, which is never behind a checkpoint."""
+        """Write the file together with a checkpoint, so that both are of the same round."""
         self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the file also where there are no checkpoints."""
+        """Write the file at the end, also in a run without checkpoints."""
         self._write(trainer, pl_module)
 
     def _write(self, trainer: Any, module: Any) -> None:
-        """What the last complete round left; a round that is under way does not count yet."""
+        """Write the sums of all complete rounds; those of a round that is not complete are left out."""
         folder = trainer.run_folder
         if not trainer.is_global_zero or folder is None or not folder.is_open:
             return
-        found = LinkMessages()
-        found.load_state_dict(module.bank.boundary.callbacks.get(self.state_key, self.state_dict()))
-        links = found.models.links
+        complete = LinkMessages()
+        complete.load_state_dict(module.bank.boundary.callbacks.get(self.state_key, self.state_dict()))
+        links = complete.models.links
         ids = {"receiver": links.receivers.int().numpy(), "sender": links.senders.int().numpy()}
-        arrays = {name: getattr(found, name).values.numpy() for name in self.state}
+        arrays = {name: getattr(complete, name).values.numpy() for name in self.state}
         file = folder.path / FILE
         try:
             write_npz(file, {**ids, **arrays})

@@ -1,4 +1,4 @@
-"""Did a selection find the clients of its own cluster?"""
+"""Precision and recall of the selected neighbours against known clusters."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class NeighbourAccuracy(Monitor):
-    """Precision and recall of the selected neighbours against known clusters; silent where none are known.
+    """Precision and recall of the selected neighbours against known clusters; not logged without known clusters.
 
-    Logs `neighbour_precision` (share of the selected that are of the receiver's cluster) and `neighbour_recall` (share
-    of the available members of its cluster that were selected), as means over receivers.
+    Logs `neighbour_precision` (share of the selected neighbours that are in the receiver's cluster) and
+    `neighbour_recall` (share of the available members of its cluster that were selected), as means over receivers.
     """
 
     def start(self, federation: Federation) -> None:
-        """Log nothing without clusters, and nothing at servers."""
+        """Declare the columns; none without clusters, and none with servers."""
         silent = federation.clusters is None or federation.num_servers
         self.logs = () if silent else ("neighbour_precision", "neighbour_recall")
 
     def on_round_end(self, round: Round) -> None:
-        """Compare the selection with the clusters."""
+        """Log precision and recall of the selected neighbours."""
         if round.clusters is None or not round.has("selected") or round.num_servers:
             return
         precision, recall = neighbour_precision_recall(round.selected, round.clusters, round.available)

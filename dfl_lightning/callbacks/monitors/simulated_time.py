@@ -1,4 +1,4 @@
-"""How long would the run take on real devices?"""
+"""The time that the run would take on devices of given speeds and bandwidths."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 NUMBERS = ("speed", "up", "down", "latency")
-"""What is known of each client."""
+"""Numbers of each client's device, in the order of a trace's columns."""
 HEAD = ("client", *NUMBERS)
-"""First line of a trace."""
+"""Columns in the first line of a trace."""
 
 
 class SimulatedTime(Monitor):
     """Seconds of computing and transfer that the run would have taken so far, as `simulated_seconds`.
 
-    The model: rounds are synchronous, and a round takes as long as its slowest client. A client that trains takes its
-    training samples * local epochs / `speed`. After that it receives its messages, those that `bytes_received` counts,
-    one after the other; a message from j to i takes bytes / min(`down` of i, `up` of j), and the larger of their two
-    latencies. A client that has dropped out takes no time; one whose training diverged has trained. A server has no
-    limits of its own: what it receives is counted to the client that sends it, and clients send at the same time.
+        seconds of a round = max over clients i of
+            samples_i * local epochs / speed_i + sum over messages of (bytes / min(down_i, up_j) + latency)
 
-    Its limits: mixing, comparing, and scoring others' models take no time, nor does fine-tuning. A sender serves all
-    its receivers at once, each at the full rate. No receiver waits for a slow sender's training before it receives its
-    model. Speeds do not change over the run.
+    Rounds are synchronous. A client trains first, and then receives its messages, those that `bytes_received` counts,
+    one after the other. The latency of a message from j to i is the larger one of the two clients. A client that has
+    dropped out takes no time; a client whose training diverged takes the time of its training. A server has no limits
+    of its own: the time of what it receives is added to the client that sends it, and clients send at the same time.
+
+    Limits of the model: mixing, comparing and evaluating models take no time, and neither does fine-tuning. A sender
+    serves all its receivers at once, each at the full rate. A receiver does not wait for the training of a slow sender.
+    Speeds do not change over the run.
 
     Args:
-        speed: training samples a second; a number for all clients, or a list with one for each.
-        up: bytes a second that a client can send, likewise.
-        down: bytes a second that a client can receive, likewise.
-        latency: seconds that a message waits, likewise.
-        spread: how unequal clients are: each of a client's numbers is multiplied by exp(`spread` * z), with z drawn
-            once from a standard normal distribution, for each client and each number. 0: not at all.
-        seed: of these draws; default the run's.
-        trace: a CSV file with the numbers instead: a first line `client,speed,up,down,latency`, then a line a client.
+        speed: training samples per second; a number for all clients, or a list with one for each.
+        up: bytes per second that a client can send; a number or a list.
+        down: bytes per second that a client can receive; a number or a list.
+        latency: seconds that a message waits; a number or a list.
+        spread: inequality of the clients: each number of each client is multiplied by exp(`spread` * z), with z drawn
+            once from a standard normal distribution; 0 leaves the numbers as they are.
+        seed: seed of these draws; default: the run's.
+        trace: a CSV file with the numbers instead: a first line `client,speed,up,down,latency`, then a line per client.
     """
 
     state = ("seconds",)
@@ -83,17 +85,17 @@ class SimulatedTime(Monitor):
         self.seconds = 0.0
 
     def start(self, federation: Federation) -> None:
-        """Draw each client's numbers, as `devices`, float64 [m] by name.
+        """Set `devices`, each client's numbers by name, float64 [m], from the trace or by drawing them.
 
         Raises:
-            UserError: a list or the trace is not of these clients.
+            UserError: a list or the trace does not have a value for each client.
         """
         m, self.seconds = federation.num_clients, 0.0
         if self._read is not None:
             absent = [client for client in range(m) if client not in self._read]
-            strange = [client for client in self._read if client >= m]
-            if absent or strange:
-                what = f"has no line for client {absent[0]}" if absent else f"has a line for client {strange[0]}"
+            unknown = [client for client in self._read if client >= m]
+            if absent or unknown:
+                what = f"has no line for client {absent[0]}" if absent else f"has a line for client {unknown[0]}"
                 raise UserError(f"{self.trace}: {what}, but data has {m} clients; give one line for each, from 0 on")
             rows = torch.tensor([self._read[client] for client in range(m)], dtype=torch.float64)
             self.devices = dict(zip(NUMBERS, rows.T, strict=True))
@@ -115,7 +117,7 @@ class SimulatedTime(Monitor):
         return middle * torch.exp(self.spread * normal)
 
     def on_round_end(self, round: Round) -> None:
-        """Add the seconds of the slowest client."""
+        """Add the seconds of the slowest client to the total, and log it."""
         devices = self.devices
         sent = round.ledger.by_link(len(round.bank.layout.shared))
         seconds = transfer_seconds(
@@ -135,10 +137,11 @@ class SimulatedTime(Monitor):
 
 
 def read_device_trace(file: str) -> dict[int, list[float]]:
-    """The numbers of each client in a trace, in the order of `NUMBERS`.
+    """Read the numbers of each client from a trace, in the order of `NUMBERS`.
 
     Raises:
-        UserError: no such file, another first line, a client twice, or what is no such number.
+        UserError: the file does not exist, its first line differs from `HEAD`, a client occurs twice, or a number is
+            invalid.
     """
     try:
         lines = list(csv.reader(Path(file).read_text(encoding="utf-8").splitlines()))
@@ -146,7 +149,7 @@ def read_device_trace(file: str) -> dict[int, list[float]]:
         raise UserError(f"{file}: the trace of devices cannot be read ({reason(error)})") from error
     if not lines or tuple(word.strip() for word in lines[0]) != HEAD:
         raise UserError(f"{file}: the first line of a trace of devices is {','.join(HEAD)}")
-    found: dict[int, list[float]] = {}
+    devices: dict[int, list[float]] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue
@@ -158,16 +161,16 @@ def read_device_trace(file: str) -> dict[int, list[float]]:
             raise UserError(
                 f"{file}, line {number}: a line is a client's number, counted from 0, and {len(NUMBERS)} numbers"
             )
-        if client in found:
+        if client in devices:
             raise UserError(f"{file}, line {number}: client {client} has a line already")
         for name, value in zip(NUMBERS, values, strict=True):
             _check(f"{file}, line {number}: ", name, value)
-        found[client] = values
-    return found
+        devices[client] = values
+    return devices
 
 
 def _checked(name: str, value: float | list[float]) -> list[float]:
-    """A number for all, or one for each client."""
+    """Convert a number or a list to a list of checked numbers."""
     values = [float(number) for number in value] if isinstance(value, list) else [float(value)]
     for number in values:
         _check("SimulatedTime: ", name, number)
@@ -175,10 +178,10 @@ def _checked(name: str, value: float | list[float]) -> list[float]:
 
 
 def _check(where: str, name: str, value: float) -> None:
-    """A latency may be 0, a bandwidth infinite.
+    """Require a finite latency of 0 or more, and a speed or bandwidth above 0, which may be infinite.
 
     Raises:
-        UserError: it is no such number.
+        UserError: the value is out of range; the message begins with `where`.
     """
     if name == "latency":
         if not 0 <= value < math.inf:

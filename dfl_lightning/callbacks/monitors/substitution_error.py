@@ -1,4 +1,4 @@
-"""The error of the average that dropout and substitution cause."""
+"""The error that dropout and substitution cause in the average."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ TRAINED_ANYWAY, ERROR = "trained anyway", "substitution error"
 
 
 class SubstitutionError(Monitor):
-    """The squared length of e_t, the error that dropout and substitution leave in the average update (FL-FDMS eq. 8).
+    """The squared error that dropout and substitution leave in the average update (FL-FDMS, arXiv 2205.13222, eq. 8).
 
-    Logs `substitution_error`: ||e||^2, where e is the plain average that a receiver gets less the one it would get if
-    no client had dropped out; the mean over receivers. For that the dropped clients are trained, too, on the batches
-    that they would have taken: a round costs the time of a full one, and the simulated clients nothing. Without a
-    substitution, all dropped clients in reach count as missing (plain Dropout). What they would have sent is what they
-    train, before any Outgoing policy. Not logged in rounds in which no client is active
-    or a client diverged: it has no true update.
+        substitution_error = mean over receivers i of ||e_i||^2
+        e_i = average that i gets - average that i would get if no client had dropped out
+
+    Both averages are plain ones. The monitor also trains the clients that dropped out, on the batches that they would
+    have taken, so a round takes the time of a full one; the simulated clients are not charged. Without a substitution,
+    all clients in reach that dropped out count as missing (plain Dropout). Their true message is the model that they
+    train, before any Outgoing policy. The error is not logged in rounds in which no client is active or a client
+    diverged, since a diverged client has no true update.
     """
 
     logs = ("substitution_error",)
 
     def on_weigh(self, round: Round) -> None:
-        """Train the dropped clients on the side and compare the two averages."""
+        """Train the clients that dropped out, in rows of the monitor, and log the difference of the two averages."""
         n, m = round.num_nodes, round.num_clients
         aggregation = round.federation.require(Aggregation)
         if round.diverged.any():
@@ -47,30 +49,30 @@ class SubstitutionError(Monitor):
         if not where.any():
             return
         truth = uniform_weights(votes, voters)
-        trained = ~missing[voters.senders]  # rows that are there, and so are in both averages as a rule
-        heard = uniform_weights(round.votes, round.voters)
-        heard -= voters.spread(truth * trained, round.voters, 0.0)
+        trained = ~missing[voters.senders]  # these rows exist, and most of them are in both averages
+        excess = uniform_weights(round.votes, round.voters)
+        excess -= voters.spread(truth * trained, round.voters, 0.0)
         bank, columns = round.bank, round.bank.layout.shared_parameters
-        terms = mixed_terms(round, heard, where)
+        terms = mixed_terms(round, excess, where)
 
         def less(counted: Tensor) -> Weights:
             counted = counted & where[voters.receivers]
-            place, shape = where.cumsum(0) - 1, (int(where.sum()), n)
-            return Weights(place[voters.receivers[counted]], voters.senders[counted], -truth[counted], shape)
+            position, shape = where.cumsum(0) - 1, (int(where.sum()), n)
+            return Weights(position[voters.receivers[counted]], voters.senders[counted], -truth[counted], shape)
 
-        unheard = trained & ~voters.within(round.voters)
-        if unheard.any():
-            terms.append((less(unheard), "trained"))
+        only_in_truth = trained & ~voters.within(round.voters)
+        if only_in_truth.any():
+            terms.append((less(only_in_truth), "trained"))
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
-            memory = round.federation.local.memory  # their optimizers would go on, too
+            memory = round.federation.local.memory  # kept optimizers would continue, too
             training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory)
             start = round.federation.start_of_training(missing)
             result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return
             terms.append((less(~trained), TRAINED_ANYWAY))
-        bank.scratch(ERROR, torch.float64)  # a small difference of long sums
+        bank.scratch(ERROR, torch.float64)  # float64, since the error is a small difference of long sums
         terms = round.received_terms(terms, torch.nonzero(where).squeeze(1))
         bank.mix(terms, into=ERROR, where=where, columns=columns)
         squares = bank.squared_lengths(ERROR, torch.nonzero(where).squeeze(1), columns)

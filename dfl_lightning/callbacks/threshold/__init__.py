@@ -1,1 +1,1 @@
-"""Thresholds: what score is enough to be learned from."""
+"""Thresholds: the least score of a neighbour that a client learns from."""

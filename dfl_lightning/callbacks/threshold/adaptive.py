@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 class AdaptiveThreshold(Threshold):
-    """A participation threshold that falls where neighbours are similar (AFIND+ eq. 10 to 13).
+    """A participation threshold that is lower for similar neighbours (AFIND+, arXiv 2407.04460, eq. 10 to 13).
+
+        theta_i = tau * mean over neighbours j of g(e_ij),    g(e) = -exp(1) e ln(e)          (`ratio`)
+        theta_i = tau * (1 - sigmoid(h_i)),    h_i = -sum over selected j of e_ij ln(e_ij)    (`literal`, eq. 10 to 13)
+
+    e_ij = (cos_ij + 1) / 2 is the similarity of the proxies of i and j, at least exp(-1) in g, so that g falls from 1
+    to 0 with the similarity. `literal` uses the neighbours of the last round, and is 0 in round 0.
 
     Args:
         tau: the threshold of a client whose neighbours are all dissimilar, 0 or more; 0 accepts all.
-        rule: `ratio`: tau times the mean normalised entropy of this round's similarities; `literal`: tau times one
-            minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
-        normalise: with `literal`: each client sends its entropy to its neighbours, and takes the sigmoid of how many
-            standard deviations its own is above the mean of its own and theirs (one reading of eq. 11).
+        rule: `ratio` or `literal`, as above; the selection's rule must be the same.
+        normalise: with `literal`: each client sends h_i to its neighbours, and the sigmoid is of the number of standard
+            deviations that h_i is above the mean of its own and theirs (one reading of eq. 11).
     """
 
     method_name = "+"
@@ -44,10 +49,10 @@ class AdaptiveThreshold(Threshold):
         self.threshold: Tensor  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Require scores and a threshold in the same units."""
-        theirs = federation.require(Selection).threshold_rule
-        if theirs not in (None, self.rule):
-            raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
+        """Require a selection whose scores have the unit of the threshold."""
+        selection_rule = federation.require(Selection).threshold_rule
+        if selection_rule not in (None, self.rule):
+            raise UserError(f"threshold.rule={self.rule} but selection.rule={selection_rule}; they must be the same")
         self.threshold = torch.zeros(federation.num_nodes, dtype=torch.float64)
 
     def on_threshold(self, round: Round) -> None:
@@ -61,13 +66,14 @@ class AdaptiveThreshold(Threshold):
             round.threshold = adaptive_threshold(round.similarity, round.candidates, self.tau)
 
     def on_round_end(self, round: Round) -> None:
-        """Log the mean threshold; as printed, it computes the next one from the clients selected now."""
+        """Log the mean threshold; with `literal`, compute the next one from the clients selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
         if self.rule == "literal" and round.has("similarity") and round.has("selected"):
             of_selected = round.candidates.spread(round.similarity, round.selected)
-            told = round.available.between(senders=round.receivers) if self.normalise else None
-            if told is not None:
-                round.charge_message("entropy", told, BYTES)
-            theta = literal_threshold(of_selected, round.selected, self.tau, told)
-            self.threshold = torch.where(round.receivers, theta, self.threshold)  # who had dropped out keeps its own
+            neighbours = round.available.between(senders=round.receivers) if self.normalise else None
+            if neighbours is not None:
+                round.charge_message("entropy", neighbours, BYTES)
+            theta = literal_threshold(of_selected, round.selected, self.tau, neighbours)
+            # a client that has dropped out keeps its former threshold
+            self.threshold = torch.where(round.receivers, theta, self.threshold)
