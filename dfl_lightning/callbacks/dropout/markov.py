@@ -45,7 +45,7 @@ class Markov(ClientRates):
         self.at = -1
 
     def draw(self, round: Round) -> Tensor:
-        """Draw the next state of each chain; chains also advance over rounds without a draw, such as a full first one."""
+        """Draw the next state of each chain, also for rounds without a draw before it, such as a full first one."""
         rates = self.rates(round.num_clients)
         if self.up is None or self.at > round.index:
             self.up, self.at = self._coins(round, 0) >= rates, 0

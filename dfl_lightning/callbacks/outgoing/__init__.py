@@ -1,1 +1,1 @@
-"""Outgoing: what leaves a client, in the place of the model that it trained."""
+"""Outgoing: messages that clients send instead of the models that they trained."""

@@ -1,4 +1,4 @@
-"""An attack: adversaries agree on one model that is a little off, and near enough to others to be believed."""
+"""An attack: adversaries agree on one model that is wrong, but near enough to honest ones to be accepted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class ALittleIsEnough(Attack):
-    """All adversaries send `mean - z * std`, of the models that they would have sent, in each parameter.
+    """The attack "A little is enough" (Baruch, Baruch and Goldberg, NeurIPS 2019, arXiv 1902.06635).
 
-    With a small z this model is nearer to the mean than many honest ones (Baruch, Baruch and Goldberg, NeurIPS 2019,
-    arXiv 1902.06635). Mean and standard deviation are over the adversaries that send in the round, as a population; of
-    one alone the deviation is 0. They train as all others do and keep their own model. Accuracies count them like all
-    others.
+        sent = mean - z * std, in each parameter, the same from all adversaries
+
+    Mean and standard deviation are over the models that the adversaries of the round would have sent, as a population;
+    with one adversary the deviation is 0. With a small z this model is nearer to the mean than many honest ones.
+    Adversaries train like all clients and keep their own model.
 
     Args:
-        fraction: share of the clients that are adversaries, drawn by the run's seed, rounded to a whole number.
-        clients: the ids of the adversaries, in place of a fraction. Without either they are those whom the data know:
-            the clients with falsified labels (`data.partition FlippedLabels`).
-        z: how many standard deviations they are off, above 0; null: what the paper expects to stay unnoticed, Phi(z) =
-            (n - m - s) / (n - m) with s = floor(n / 2 + 1) - m, of n clients and m adversaries.
+        fraction: share of the clients that are adversaries, drawn with the run's seed, rounded to a whole number.
+        clients: ids of the adversaries, instead of a fraction. Without both, the adversaries are the clients with
+            falsified labels (`data.partition FlippedLabels`).
+        z: number of standard deviations, above 0; null: the z that the paper expects to stay unnoticed, Phi(z) =
+            (n - m - s) / (n - m) with s = floor(n / 2 + 1) - m, for n clients and m adversaries.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ALittleIsEnough(Attack):
         self.z = z
 
     def start(self, federation: Federation) -> None:
-        """Refuse a single adversary, which has no deviation, and numbers for which the paper has no z."""
+        """Refuse a single adversary, which has no deviation, and numbers of clients without a valid z."""
         super().start(federation)
         adversaries = int(self.who(federation).sum())
         if adversaries < 2:
@@ -58,15 +59,11 @@ class ALittleIsEnough(Attack):
             )
 
     def deviations(self, federation: Federation) -> float:
-        """Say how many standard deviations the adversaries are off.
-
-        Args:
-            federation: of the run.
-        """
+        """Return z: the given number of standard deviations, or that of the paper."""
         if self.z is not None:
             return self.z
         return hidden_deviations(federation.num_clients, int(self.who(federation).sum()))
 
     def on_outgoing(self, round: Round) -> None:
-        """Put one message in the place of those of all adversaries that send."""
+        """Replace the messages of all adversaries that send by the common one."""
         send_alike(round, self.senders(round), partial(shifted_means, z=self.deviations(round.federation)))

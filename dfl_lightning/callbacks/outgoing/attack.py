@@ -1,4 +1,4 @@
-"""What attacks have in common: who the adversaries are."""
+"""The base class of attacks, with the choice of the adversaries."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Attack(Outgoing):
-    """Adversaries train as all others do and keep their own model; only what they send is falsified.
+    """Base class of attacks: adversaries train like all clients and keep their own model, but send falsified ones.
 
-    Under one seed, one fraction gives the same adversaries to every attack, so that attacks can be compared. Mean
-    scores are over the honest clients; see `callbacks.base.honest_clients`.
+    With the same seed and fraction all attacks have the same adversaries, so that they can be compared. Mean scores are
+    over the honest clients; see `callbacks.base.honest_clients`.
 
     Args:
-        fraction: share of the clients that are adversaries, drawn by the run's seed, rounded to a whole number.
-        clients: the ids of the adversaries, in place of a fraction. Without either they are those whom the data know:
-            the clients with falsified labels (`data.partition FlippedLabels`).
+        fraction: share of the clients that are adversaries, drawn with the run's seed, rounded to a whole number.
+        clients: ids of the adversaries, instead of a fraction. Without both, the adversaries are the clients with
+            falsified labels (`data.partition FlippedLabels`).
 
     Raises:
         UserError: both are given, or the fraction is not from 0 to 1.
@@ -53,25 +53,29 @@ class Attack(Outgoing):
             )
 
     def on_mixed(self, round: Round) -> None:
-        """Log how many of the links chosen by honest nodes, and which share of their weights, are adversaries'."""
-        if round.has("weights"):  # not in a round in which all have dropped out
+        """Log the share of adversaries among the links and weights of honest nodes."""
+        if round.has("weights"):  # a round in which all clients have dropped out has no weights
             log_adversaries(round)
 
     def adversaries(self, federation: Federation) -> Tensor:
-        """Return those who take part, bool [m]."""
+        """Return the clients that falsify their messages, bool [m]: all of `who`."""
         return self.who(federation)
 
     def who(self, federation: Federation) -> Tensor:
-        """The adversaries, bool [m]."""
+        """Return the adversaries, bool [m].
+
+        Raises:
+            UserError: the data do not name adversaries, an id is out of range, or the fraction of the clients is 0.
+        """
         m = federation.num_clients
         if self.fraction is None and self.clients is None:
-            known = federation.data.adversaries
-            if known is None:
+            with_false_labels = federation.data.adversaries
+            if with_false_labels is None:
                 raise UserError(
                     f"outgoing {type(self).__name__}: the data know of no adversaries; name them by "
                     "--outgoing.fraction or --outgoing.clients, or use data.partition FlippedLabels"
                 )
-            return known
+            return with_false_labels
         adversaries = torch.zeros(m, dtype=torch.bool)
         if self.clients is not None:
             outside = [client for client in self.clients if not 0 <= client < m]
@@ -87,20 +91,16 @@ class Attack(Outgoing):
 
 
 def adversaries_of(federation: Federation) -> Tensor | None:
-    """Say which clients take part in an attack of the run, bool [m]; None without one.
-
-    Args:
-        federation: of the run.
-    """
+    """Return the clients that take part in an attack of the run, bool [m]; None without an attack."""
     attacks = [policy.who(federation) for policy in federation.policies if isinstance(policy, Attack)]
     return torch.stack(attacks).any(0) if attacks else None
 
 
 def log_adversaries(round: Round) -> None:
-    """Log which share of the links that honest nodes chose is adversaries', and which share of their weights.
+    """Log the share of adversaries among the links that honest nodes selected, and their share of the weights.
 
     Args:
-        round: after its mixing.
+        round: the round after its mixing.
     """
     adversaries = adversaries_of(round.federation)
     assert adversaries is not None
@@ -109,8 +109,8 @@ def log_adversaries(round: Round) -> None:
     chosen = round.selected.between(receivers=honest & round.receivers)
     if len(chosen):
         round.log("adversary_links", float((~honest[chosen.senders]).double().mean()))
-    weighed = honest[round.voters.receivers]
-    total = float(round.weights[weighed].sum())
+    at_honest = honest[round.voters.receivers]
+    total = float(round.weights[at_honest].sum())
     if total:
-        given = weighed & ~honest[round.row_owner[round.voters.senders]]
-        round.log("adversary_weight", float(round.weights[given].sum()) / total)
+        of_adversaries = at_honest & ~honest[round.row_owner[round.voters.senders]]
+        round.log("adversary_weight", float(round.weights[of_adversaries].sum()) / total)

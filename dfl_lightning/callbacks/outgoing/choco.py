@@ -1,4 +1,4 @@
-"""CHOCO-SGD, what is sent: compressed differences to a copy of the model that all neighbours have, too."""
+"""CHOCO-SGD's messages: compressed differences to a public copy of the model, which all neighbours keep."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 BUCKET = 512
-"""Entries that share a length where they are quantized."""
+"""Number of entries that share one length when they are quantized."""
 
 
 class CHOCO(Outgoing):
-    """A client sends q = Q(x - x_hat), the compressed difference of its trained model x to its public copy x_hat.
+    """The messages of CHOCO-SGD (Koloskova, Stich and Jaggi 2019, arXiv 1902.00340, algorithm 2).
 
-    All its neighbours and itself add q to x_hat, which starts at 0 (Koloskova, Stich and Jaggi 2019, arXiv 1902.00340,
-    algorithm 2); the aggregation `CHOCOMix` mixes the copies. What compression leaves out stays in the difference, and
-    travels later. One copy of each client, the row set `public`, stands for those of all its neighbours, as long as no
-    message is lost: dropouts, links that change and selections of some neighbours are refused. Unlike `TopK` and `QSGD`
-    it saves bytes between neighbours. Q keeps the largest entries, or quantizes all of them as `QSGD` does, divided by
-    1 + min(d / s^2, sqrt(d) / s) as the paper has it, with s = 2^(bits-1) - 1 levels and buckets of d entries.
+        q = Q(x - x_hat),    x_hat = x_hat + q
+
+    A client sends q, the compressed difference of its trained model x to its public copy x_hat, which starts at 0. The
+    client and all its neighbours add q to x_hat, and the aggregation `CHOCOMix` mixes the copies. What the compression
+    leaves out stays in the difference, and is sent later. One copy of each client, the row set `public`, stands for
+    those of all its neighbours. This is right only if no message is lost: dropouts, links that change and selections of
+    some neighbours are refused. Unlike `TopK` and `QSGD` it saves bytes between neighbours. Q keeps the largest
+    entries, or quantizes all of them as `QSGD` does, divided by 1 + min(d / s^2, sqrt(d) / s) as in the paper, with s =
+    2^(bits-1) - 1 levels and buckets of d entries.
 
     Args:
-        share: of the entries that are kept, above 0 and at most 1; default 0.1 where `bits` is not given.
-        bits: of a quantized entry, its sign included, from 2 to 16, in place of a share.
+        share: share of the entries that are kept, above 0 and at most 1; default 0.1 if `bits` is not given.
+        bits: bits of a quantized entry, its sign included, from 2 to 16, instead of a share.
     """
 
     method_name = "CHOCO-SGD"
@@ -50,13 +53,13 @@ class CHOCO(Outgoing):
         self.share, self.bits = 0.1 if share is None and bits is None else share, bits
 
     def start(self, federation: Federation) -> None:
-        """Refuse whatever loses messages, or reads them in another way."""
+        """Require the aggregation that mixes public copies, and refuse policies and graphs that lose messages."""
         super().start(federation)
-        mixes = federation.require(Aggregation)
-        if not mixes.mixes_public_copies:
+        aggregation = federation.require(Aggregation)
+        if not aggregation.mixes_public_copies:
             raise UserError(
-                f"outgoing CHOCO sends differences to public copies, which aggregation {type(mixes).__name__} does not "
-                "mix; use --aggregation CHOCOMix"
+                "outgoing CHOCO sends differences to public copies, which aggregation "
+                f"{type(aggregation).__name__} does not mix; use --aggregation CHOCOMix"
             )
         last = [policy for policy in federation.policies if isinstance(policy, Outgoing)][-1]
         if last is not self:
@@ -70,21 +73,21 @@ class CHOCO(Outgoing):
             raise UserError(f"{lost}with {type(dropout).__name__} some clients receive none; use --dropout null")
         if federation.topology.changes:
             raise UserError(f"{lost}the links of topology {federation.topology.name} change; use a fixed graph")
-        if not mixes.is_symmetric(federation):
+        if not aggregation.is_symmetric(federation):
             raise UserError(
                 f"{lost}not all neighbours are selected, or links are not mutual; use --selection Gossip --selection.k "
                 "all on an undirected topology"
             )
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send what makes the public copy of the sender's start, and keep the copy."""
+        """Add the compressed difference to the public copy, and return the new copy as an update of the start."""
         before = senders.rows("public")
         after = before + self._compressed(senders.starts + updates - before, senders)
         senders.write("public", after)
         return after - senders.starts
 
     def bytes_of(self, width: int) -> int:
-        """Count what is kept of a difference: values and positions, or bits and a length for each bucket."""
+        """Count the bytes of a difference: values and positions, or bits and a length for each bucket."""
         if self.bits is not None:
             return quantized_bytes(width, self.bits, BUCKET)
         return BYTES * min(2 * entries_kept(self.share or 0.0, width), width)

@@ -1,4 +1,4 @@
-"""Compression: a few entries of an update travel, and the others later."""
+"""Sparsification: the largest entries of an update are sent, and the others are kept for later rounds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from dfl_lightning.utils.errors import UserError
 
 
 class TopK(Outgoing):
-    """Only the largest entries of an update travel; the rest is kept and added to the next one (error feedback).
+    """Sparsified updates with error feedback (sparsified SGD with memory, Stich et al. 2018, arXiv 1809.07599).
 
-    The scheme is that of sparsified SGD with memory (Stich et al. 2018, arXiv 1809.07599), on the updates of rounds. An
-    entry costs eight bytes, its value and its position, and a message never more than all values, of four bytes each.
-    Only who knows the model that an update starts from can use it: a server does. Neighbours do not, and are sent, and
-    charged, the whole model that these entries make.
+        sent = top_k(u + e),    e = u + e - sent
+
+    u is the update of a round, and the residual e starts at 0. An entry takes eight bytes, for its value and its
+    position, and a message at most four bytes for each entry of the model. An update is useful only to a receiver that
+    has the model that it starts from. A server has it. Neighbours do not, so they receive the whole model that these
+    entries lead to, and are charged for it.
 
     Args:
-        share: of the entries of the shared parameters, above 0 and at most 1; one entry at least.
+        share: share of the entries of the shared parameters that is sent, above 0 and at most 1; at least one entry.
     """
 
     row_sets = {"residual": "zeros"}
@@ -32,12 +34,12 @@ class TopK(Outgoing):
         self.share = share
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send the largest entries of the update and what was kept so far; keep the rest."""
+        """Return the largest entries of the updates plus residuals, and keep the rest as new residuals."""
         updates = updates + senders.rows("residual")
         kept = senders.largest(updates, self.share)
         senders.write("residual", updates - kept)
         return kept
 
     def bytes_of(self, width: int) -> int:
-        """Count a value and a position for each entry that is kept, or the values of all, whichever is less."""
+        """Count a value and a position for each entry that is sent, or the values of all entries if that is less."""
         return BYTES * min(2 * entries_kept(self.share, width), width)

@@ -1,4 +1,4 @@
-"""Noise: others get to see a clipped update with normal noise on it."""
+"""Noise: clients send clipped updates with normal noise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class GaussianNoise(Outgoing):
-    """What leaves a client is its update, clipped to length `clip`, plus normal noise on every parameter.
+    """Clipped updates with Gaussian noise, as in DP-FedAvg (McMahan et al. 2018, arXiv 1710.06963).
 
-    The mechanism is that of DP-FedAvg (arXiv 1710.06963), with the noise added by each client itself. What privacy it
-    gives is not computed here. Clients without a server average their own model as it is, and their later updates start
-    from there.
+        sent = u min(1, clip / ||u||) + sigma clip N(0, I)
+
+    Each client adds the noise to its own update u. The privacy that this gives is not computed here. Without a server,
+    clients average their own model as it is, and their later updates start from the average.
 
     Args:
-        clip: the greatest length of an update before the noise, above 0.
+        clip: greatest length of an update before the noise, above 0.
         sigma: standard deviation of the noise in units of `clip`, 0 or more.
     """
 
@@ -37,7 +38,7 @@ class GaussianNoise(Outgoing):
         self.clip, self.sigma = clip, sigma
 
     def start(self, federation: Federation) -> None:
-        """Remark on buffers, which leave a client as they are."""
+        """Remark on buffers, which clients send as they are."""
         super().start(federation)
         layout = federation.layout
         buffers = [entry.name for entry in layout.entries if entry.is_buffer and layout.is_shared(entry)]
@@ -49,10 +50,10 @@ class GaussianNoise(Outgoing):
             )
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Shorten updates to `clip`, then add noise of standard deviation sigma * clip."""
+        """Shorten updates to length `clip`, then add noise of standard deviation sigma * clip."""
         updates = clipped(updates, self.clip)
         return updates + self.sigma * self.clip * senders.normal(updates.shape) if self.sigma else updates
 
     def bytes_of(self, width: int) -> int | None:
-        """Count every entry, whatever a policy before this one left out; none is added without noise."""
+        """Count all entries, which noise makes different from 0; return None without noise."""
         return BYTES * width if self.sigma else None

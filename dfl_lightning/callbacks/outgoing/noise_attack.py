@@ -13,15 +13,16 @@ from dfl_lightning.utils.errors import UserError
 
 
 class NoiseAttack(Attack):
-    """Adversaries send `start + sigma * noise` in the place of `start + update`, with standard normal noise.
+    """The attack by noise: adversaries send noise instead of their updates.
 
-    They train as all others do and keep their own model; only what they send is noise, which counts as many bytes as
-    an honest client's message. Accuracies count them like all others.
+        sent = start + sigma N(0, I)          instead of start + update
+
+    Adversaries train like all clients and keep their own model. Their messages have as many bytes as honest ones.
 
     Args:
-        fraction: share of the clients that are adversaries, drawn by the run's seed, rounded to a whole number.
-        clients: the ids of the adversaries, in place of a fraction. Without either they are those whom the data know:
-            the clients with falsified labels (`data.partition FlippedLabels`).
+        fraction: share of the clients that are adversaries, drawn with the run's seed, rounded to a whole number.
+        clients: ids of the adversaries, instead of a fraction. Without both, the adversaries are the clients with
+            falsified labels (`data.partition FlippedLabels`).
         sigma: standard deviation of each entry of the noise, in units of parameters, above 0.
     """
 
@@ -32,5 +33,5 @@ class NoiseAttack(Attack):
         self.sigma = sigma
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send noise alone."""
+        """Return noise as updates."""
         return self.sigma * senders.normal(updates.shape)

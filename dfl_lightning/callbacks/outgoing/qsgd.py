@@ -1,4 +1,4 @@
-"""Quantization: every entry of an update travels, in a few bits."""
+"""Quantization: all entries of an update are sent in a few bits each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from dfl_lightning.utils.errors import UserError
 
 
 class QSGD(Outgoing):
-    """Each entry of an update is rounded at random to one of a few multiples of its bucket's length.
+    """Quantized updates (QSGD, Alistarh et al. 2017, arXiv 1610.02132, section 3.1 with the buckets of section 4).
 
-    The scheme is that of Alistarh et al. (2017, arXiv 1610.02132), section 3.1 with the buckets of section 4, on
-    the updates of rounds: with s = 2^(bits-1) - 1 levels and a sign, the expected message is the update. Each bucket
-    costs four bytes more, for its length. Only who knows the model that an update starts from can use it: a server
-    does. Neighbours do not, and are sent, and charged, the whole model.
+        sent_c = |u| sign(u_c) level_c / s,    s = 2^(bits-1) - 1
+        level_c = floor(a) + 1 with probability a - floor(a), else floor(a),    a = s |u_c| / |u|
+
+    u is a bucket of the round's update, with entries u_c. The expected message is the update. Each bucket takes four
+    more bytes for its length |u|. An update is useful only to a receiver that has the model that it starts from. A
+    server has it. Neighbours do not, so they receive the whole model, and are charged for it.
 
     Args:
-        bits: of an entry, its sign included, from 2 to 16.
-        bucket: how many entries share a length, 1 or more; more of them cost less and are rounded more coarsely.
+        bits: bits of an entry, its sign included, from 2 to 16.
+        bucket: number of entries that share a length, 1 or more; larger buckets take fewer bytes and are rounded more
+            coarsely.
     """
 
     sends_updates = True
@@ -33,7 +36,7 @@ class QSGD(Outgoing):
         self.bits, self.bucket = bits, bucket
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send the entries of updates, rounded at random up or down."""
+        """Return the updates with entries rounded up or down at random."""
         return quantized(updates, senders.uniform(updates.shape), self.bits, self.bucket)
 
     def bytes_of(self, width: int) -> int:

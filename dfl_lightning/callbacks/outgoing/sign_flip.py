@@ -13,15 +13,16 @@ from dfl_lightning.utils.errors import UserError
 
 
 class SignFlip(Attack):
-    """Adversaries send `start - scale * update` in the place of `start + update`.
+    """The attack by flipped signs: adversaries send their updates with the opposite sign.
 
-    They train as all others do and keep their own model; only what they send is turned around. Accuracies count them
-    like all others.
+        sent = start - scale * update          instead of start + update
+
+    Adversaries train like all clients and keep their own model.
 
     Args:
-        fraction: share of the clients that are adversaries, drawn by the run's seed, rounded to a whole number.
-        clients: the ids of the adversaries, in place of a fraction. Without either they are those whom the data know:
-            the clients with falsified labels (`data.partition FlippedLabels`).
+        fraction: share of the clients that are adversaries, drawn with the run's seed, rounded to a whole number.
+        clients: ids of the adversaries, instead of a fraction. Without both, the adversaries are the clients with
+            falsified labels (`data.partition FlippedLabels`).
         scale: how many times as long the flipped update is, above 0.
     """
 
@@ -32,5 +33,5 @@ class SignFlip(Attack):
         self.scale = scale
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Send updates backwards."""
+        """Return the updates times -scale."""
         return -self.scale * updates

@@ -1,1 +1,1 @@
-"""Prediction: what classes clients predict, beyond the scores of one network."""
+"""Prediction: class probabilities from more than the scores of one network."""

@@ -1,4 +1,4 @@
-"""kNN-Per: the client's own training samples vote beside the network."""
+"""kNN-Per: votes of the client's own training samples, mixed with the network's probabilities."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 GRID = torch.arange(11, dtype=torch.float64) / 10
-"""Weights that `weight: validation` chooses from."""
+"""Weights that `weight: validation` can choose."""
 
 
 class KNN(Prediction):
     """Probabilities of the network, mixed with votes of the nearest training samples (kNN-Per, arXiv 2111.09360).
 
-    A client keeps phi(x), the input of the network's last linear layer, of its own training samples, and predicts
-    p(y|x) = weight * votes(y|x) + (1 - weight) * softmax(scores)(y). The `k` samples whose features are nearest to
-    phi(x) have a vote each for their class, exp(-d^2 / (D scale)) with the Euclidean distance d of D features, as in
-    the authors' code, or exp(-d / scale), as in the paper; votes are divided by their sum. Features are those of the
-    evaluated model, without augmentation. Nothing is sent. Fewer samples than `k` all vote; of equally far ones those
-    that come first in the client's data; a client without training samples predicts by the network alone.
+        p(y|x) = weight * votes(y|x) + (1 - weight) * softmax(scores)(y)
+        votes(y|x) = sum of kernel(d_s) over the nearest samples s of class y / sum over all nearest samples
+
+    d_s is the Euclidean distance of the features of sample s to phi(x), and features phi are the inputs of the
+    network's last linear layer, D numbers (Marfoq et al., ICML 2022). The kernel is exp(-d^2 / (D scale)), as in the
+    authors' code, or exp(-d / scale), as in the paper. Features are those of the evaluated model, without augmentation.
+    A client keeps the features of its own training samples and sends nothing. If it has fewer than `k` samples all of
+    them vote; ties go to the samples that come first in its data; without training samples the network decides alone.
 
     Args:
-        k: how many samples vote.
-        weight: of the votes, from 0 (the network alone) to 1 (the votes alone); or `validation`: the one of 0, 0.1, …
-            1 with which a client answers most of its validation samples rightly, among equals the one with the lowest
+        k: number of samples that vote.
+        weight: weight of the votes, from 0 (the network alone) to 1 (the votes alone); or `validation`: of 0, 0.1, ...,
+            1 the one that is right on most of the client's validation samples, among equals the one with the lowest
             loss on them.
-        scale: of the distances, above 0.
+        scale: scale of the distances, above 0.
         kernel: `squared` or `euclidean`.
     """
 
@@ -65,7 +67,7 @@ class KNN(Prediction):
         self.memory = ("train", "val") if weight == "validation" else ("train",)
 
     def start(self, federation: Federation) -> None:
-        """Refuse a choice by validation data that a client does not have."""
+        """Require validation data of all clients with test data if the weight is chosen by them."""
         if self.weight != "validation":
             return
         data = federation.data
@@ -77,14 +79,15 @@ class KNN(Prediction):
             )
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """Mix votes and network; return the network alone where nothing is stored."""
+        """Mix the votes with the network's probabilities; return these alone for a client without training samples."""
         network = query.scores.softmax(-1)
         if not memory["train"].labels.shape[-1]:
             return network
         weight: float | Tensor
         if isinstance(self.weight, str):
-            known = memory["val"]
-            shares = best_vote_shares(self._votes(known, memory), known.scores.softmax(-1), known.labels, GRID)
+            held_out = memory["val"]
+            votes = self._votes(held_out, memory)
+            shares = best_vote_shares(votes, held_out.scores.softmax(-1), held_out.labels, GRID)
             weight = shares[..., None, None]
         else:
             weight = self.weight

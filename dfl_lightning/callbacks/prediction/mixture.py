@@ -1,4 +1,4 @@
-"""FedeRiCo's prediction: the mean of what several clients' models predict."""
+"""FedeRiCo's prediction: the weighted mean of the probabilities of several clients' models."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 
 class Mixture(Prediction):
-    """Probabilities as the weighted mean of those of several models (FedeRiCo, arXiv 2210.06597).
+    """The weighted mean of the probabilities of several models (FedeRiCo, Sui et al. 2022, arXiv 2210.06597).
 
-    Client i predicts p(y|x) = sum_j w_ij softmax(scores of phi_j at x)(y): over its own model and the collaborators
-    whose models its selection finds most useful, with the selection's weights (`FedeRiCo`: softmax(-L_i) over these).
-    They are the models after the round. As any reported evaluation this costs nothing; a client that predicts outside
-    of a simulation has to fetch the collaborators' models once more. Where models are fine-tuned before an evaluation,
-    the client's own one is, and the others are taken as they are.
+        p_i(y|x) = sum_j w_ij softmax(scores of phi_j at x)(y)
+
+    The sum is over the client's own model and those that its selection finds most useful, with the selection's weights
+    (`FedeRiCo`: softmax(-L_i) over these models). The models are those after the round. Like all reported evaluations
+    this is not charged; outside of a simulation a client would fetch the collaborators' models once more. If models are
+    fine-tuned before an evaluation, only the client's own model is.
     """
 
     supports_servers = False
 
     def start(self, federation: Federation) -> None:
-        """Require a selection that knows which models are of use."""
+        """Require a selection that implements `collaborators`."""
         selection = federation.require(Selection)
         if type(selection).collaborators is Selection.collaborators:
             raise UserError(
@@ -36,5 +37,5 @@ class Mixture(Prediction):
             )
 
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
-        """Return the selection's collaborators, and their weights."""
+        """Return the selection's collaborators after the last round, and their weights."""
         return federation.require(Selection).collaborators(federation, max(0, federation.bank.boundary.round - 1))

@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 class NearestPrototype(Prediction):
     """The class whose prototype is nearest to the features of a sample (FedProto, arXiv 2105.00243, algorithm 1).
 
-    A client predicts argmin_c ||phi(x) - P_c||, phi(x) the d inputs of the network's last linear layer and P_c the
-    prototypes that the client has after the round, under a server those of the server. Probabilities, which the loss
-    and some metrics want, are softmax(-||phi(x) - P_c||^2 / d); that of a class without a prototype is 1e-30. Before
-    there are prototypes the network's scores decide. Needs the objective `FedProto`.
+        y(x) = argmin_c ||phi(x) - P_c||
+
+    phi(x) are the d inputs of the network's last linear layer, and P_c the prototypes that the client has after the
+    round, or those of the server. Probabilities, which the loss and some metrics need, are
+    softmax(-||phi(x) - P_c||^2 / d); that of a class without a prototype is 1e-30. The network's scores decide as long
+    as there are no prototypes. The prediction needs the objective `FedProto`.
     """
 
     features = ("head",)
 
     def __init__(self) -> None:
-        self._columns = (0, 0)  # of the prototypes in their rows
+        self._columns = (0, 0)  # first and end of the prototypes in a row
 
     def start(self, federation: Federation) -> None:
-        """Require prototypes."""
+        """Require an objective with prototypes."""
         objective = federation.objective
         if not hasattr(objective, "prototype_columns") or "prototypes" not in objective.row_sets:
             raise UserError(
@@ -44,11 +46,11 @@ class NearestPrototype(Prediction):
         self._columns = entry.start, entry.stop
 
     def rows(self, layout: Layout) -> Mapping[str, tuple[int, int]]:
-        """Return where the prototypes are."""
+        """Return the columns of the prototypes."""
         return {"prototypes": self._columns}
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """Compare features with prototypes; return the network's probabilities where there are none."""
+        """Compare features with prototypes; return the network's probabilities if there are no prototypes."""
         prototypes = query.rows["prototypes"].unflatten(-1, (query.scores.shape[-1], -1))
         features = query.features["head"].flatten(query.scores.dim() - 1)
         return prototype_probabilities(features, prototypes, query.scores.softmax(-1))
