@@ -24,37 +24,40 @@ if TYPE_CHECKING:
 
 
 NOISY = ("cumdelta", "weight", "grad_batch", "grad_at_receiver")
-"""Proxies that noise may be added to."""
+"""Proxies that can be sent with noise."""
 
 
 class AFIND(Selection):
-    """Neighbours whose feature proxies point the same way (AFIND+ eq. 7 to 9).
+    """The choice of neighbours with similar feature proxies (AFIND+, arXiv 2407.04460, eq. 7 to 9).
 
-    Each client sends one layer, the output layer of its featurizer, to its neighbours; a receiver turns the
-    cosines into probabilities by a softmax of temperature `nu`. The default compares the layers of the trained models
-    minus their mean over the neighbourhood, and scores a neighbour by n_i p_ij, so that 1 is an average neighbour; the
-    documentation says why, and `rule: literal` with its companions is the paper as printed.
+        p_ij = exp(cos(a_i, a_j) / nu) / sum_k exp(cos(a_i, a_k) / nu)
+        selected: j with n_i p_ij >= theta_i, or the k largest without a threshold
+
+    a_j is the proxy of client j: one layer, the output layer of its featurizer, which it sends to its neighbours. The
+    default compares the layers of the trained models minus their mean over the neighbourhood. The score n_i p_ij, with
+    n_i the number of neighbours, is 1 for an average neighbour. docs/afind.md gives the reasons; `rule: literal` with
+    the options that belong to it is the paper as printed.
 
     Args:
         nu: temperature of the softmax over cosines, above 0.
-        k: neighbours to choose if there is no threshold, and to draw with `choose: sampled`.
-        rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then compares the
-            proxies of those it selected only and refreshes their p_ij (eq. 9; all in round 0).
+        k: number of neighbours to choose without a threshold, or to draw with `choose: sampled`.
+        rule: `ratio`: scores are n_i p_ij of this round's cosines; `literal`: scores are the last round's p_ij; then
+            only the proxies of the selected neighbours are compared, and their p_ij updated (eq. 9; all in round 0).
         choose: `best`: the neighbours that reach the threshold, the k best without one; `sampled`: k neighbours, drawn
-            without replacement with the probabilities p_ij, and no threshold is read.
+            without replacement with the probabilities p_ij, without a threshold.
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
-            `weight`: the layer; `grad_batch`: its gradient on the round's first batch at the client's own model of
+            `weight`: the layer; `grad_batch`: its gradient on the round's first batch at the client's own model from
             before the round; `grad_at_receiver`: the same at the receiver's model, which it sends to each neighbour;
-            `activations`: the mean input of the head, over the client's training data, of its trained model.
-        similarity: `cosine` of the proxies (eq. 8); `distance`: 1 less twice their distance (eq. 7) as a share of the
-            largest one in the neighbourhood, so that it is between -1 and 1 as well.
-        center: subtract the mean over the neighbourhood first; it changes no distance.
-        proxy_layer: another layer by name; default: the last linear or convolutional one before the head, no norm
-            layer.
+            `activations`: the mean input of the head over the client's training data, by its trained model.
+        similarity: `cosine` of the proxies (eq. 8); `distance`: 1 - 2 d / d_max, d the distance of the proxies (eq. 7)
+            and d_max the largest one in the neighbourhood, which is also between -1 and 1.
+        center: subtract the mean over the neighbourhood first; it does not change distances.
+        proxy_layer: name of another layer; default: the last linear or convolutional layer before the head.
         proxy_noise: sigma_2 of appendix C.4: each client adds Gaussian noise of the standard deviation
-            `sigma_2 C / L` to the proxy that it sends, C the clipping constant and L the batch size, and is compared
-            by what it has sent (with `grad_at_receiver` its own gradient is not sent, and has none); 0 adds none.
-        proxy_clip: C: with noise, a longer proxy is scaled to this length first.
+            `sigma_2 C / L` to the proxy that it sends, with C the clipping constant and L the batch size, and receivers
+            compare what they and others sent (with `grad_at_receiver` a client's own gradient is not sent, and has no
+            noise); 0 adds none.
+        proxy_clip: C: with noise, a longer proxy is first scaled to this length.
     """
 
     supports_servers = False
@@ -91,10 +94,10 @@ class AFIND(Selection):
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.by_distance = similarity == "distance"
         self.similarity: LinkMemory | None = None  # last known similarities
-        self.probabilities: LinkMemory | None = None  # p as printed, of all that were ever neighbours
+        self.probabilities: LinkMemory | None = None  # p_ij with `literal`, of all links so far
 
     def start(self, federation: Federation) -> None:
-        """Require a proxy layer that exists, is shared, and is sent: gradients are not."""
+        """Check the proxy: its layer must exist and be shared, and policies must be able to change what is sent."""
         if self.proxy == "activations":
             self._require_featurizer(federation)
         else:
@@ -119,12 +122,12 @@ class AFIND(Selection):
             raise UserError(
                 "selection.proxy_noise sends proxies that no Outgoing policy changes; drop it, or use --outgoing null"
             )
-        # with one common start, centring removes it: no need to keep the first models
+        # centring removes a common start, so that the first models need not be kept
         starts_cancel = self.center and federation.common_start and not self.proxy_noise
         self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}
 
     def _require_featurizer(self, federation: Federation) -> None:
-        """Refuse activations that are no features, and policies that would not change them."""
+        """Require a network with hidden layers for activations, and no policy that changes messages."""
         if len(federation.layout.feature_layers) < 2:
             raise UserError(
                 "selection.proxy=activations compares what a featurizer makes of the data, and a network with a single "
@@ -146,7 +149,7 @@ class AFIND(Selection):
         """Return the columns of the proxy layer.
 
         Raises:
-            UserError: no such layer, or a layer that is not shared.
+            UserError: the layer does not exist, or is not shared.
         """
         layout = federation.layout
         name = self.proxy_layer or layout.last_feature_layer()
@@ -159,16 +162,17 @@ class AFIND(Selection):
         return columns
 
     def on_compare(self, round: Round) -> None:
-        """Score the candidates: from this round's proxies, or as printed from last round's."""
+        """Score the candidates by this round's proxies, or with `literal` by the probabilities of the last round."""
         if self.rule == "literal":
-            round.scores = self._met(round).read(round.candidates)
+            round.scores = self._known_probabilities(round).read(round.candidates)
         else:
-            round.similarity = self._look_at(round, round.candidates)
+            round.similarity = self._compare_proxies(round, round.candidates)
             ratio = participation_ratio(round.similarity, round.candidates, self.nu)
-            round.scores = torch.where(round.similarity.isnan(), 1.0, ratio)  # never seen: an average neighbour
+            # a neighbour that was never compared counts as an average one
+            round.scores = torch.where(round.similarity.isnan(), 1.0, ratio)
 
     def on_select(self, round: Round) -> None:
-        """Select by threshold, the k best or by a draw; as printed, compare now, for the next round, those selected."""
+        """Select by threshold, the k best or by a draw; with `literal`, compare those selected for the next round."""
         if self.choose == "sampled":
             uniforms = round.draws(round.candidates, "afind sampled")
             drawn = sampled_neighbours(round.scores, uniforms, round.candidates, self.limits(round))
@@ -176,15 +180,15 @@ class AFIND(Selection):
         else:
             super().on_select(round)
         if self.rule == "literal":
-            cosines = self._look_at(round, round.selected)
+            cosines = self._compare_proxies(round, round.selected)
             round.similarity = round.selected.spread(cosines, round.candidates)
-            linked, former = round.federation.topology.linked(round.index), self._met(round)
+            linked, former = round.federation.topology.linked(round.index), self._known_probabilities(round)
             seen = round.selected.spread(cosines, linked)
             updated = updated_probabilities(former.read(linked), seen, ~seen.isnan(), linked, self.nu)
             former.write(linked, updated)
 
-    def _met(self, round: Round) -> LinkMemory:
-        """p_ij; 1/n_i over the n_i neighbours in the first round's graph, and for those that a later graph brings."""
+    def _known_probabilities(self, round: Round) -> LinkMemory:
+        """Return p_ij of all links so far; new links begin with 1 / n_i, n_i the neighbours in the round's graph."""
         if self.probabilities is None:
             self.probabilities = LinkMemory.empty(round.num_nodes)
         linked = round.federation.topology.linked(round.index)
@@ -192,8 +196,11 @@ class AFIND(Selection):
         self.probabilities.write(new, 1 / linked.count[new.receivers].double())
         return self.probabilities
 
-    def _look_at(self, round: Round, links: Links) -> Tensor:
-        """Fetch proxies and compare, float64 [E], NaN = never seen; of absent ones, as they were seen last."""
+    def _compare_proxies(self, round: Round, links: Links) -> Tensor:
+        """Fetch and compare the proxies of active senders; return the last known similarities, float64 [E].
+
+        NaN stands for senders that were never compared.
+        """
         if self.similarity is None:
             self.similarity = LinkMemory.empty(round.num_nodes)
         up = links.between(senders=round.active)
@@ -204,17 +211,17 @@ class AFIND(Selection):
         """Clip the proxies that clients send and add noise, in place.
 
         Args:
-            round: names the draws.
-            columns: of the proxies.
-            proxies: [own, width].
-            receivers: to whom each client sends its proxy, long [n]: -1 where to none; None: the same to all.
+            round: the round, which names the random numbers.
+            columns: columns of the proxies.
+            proxies: the rows of this process's nodes, [own, width].
+            receivers: the receiver of each client's proxy, long [n], -1 for none; None: all receivers get the same.
         """
         spread = self.proxy_noise * self.proxy_clip / round.federation.local.batch_size
-        for place, client in enumerate(round.bank.ranks.own.tolist()):
+        for row, client in enumerate(round.bank.ranks.own.tolist()):
             to = [] if receivers is None else [int(receivers[client])]
-            length = torch.cat([proxies[place, start:stop] for start, stop in columns.ranges]).norm()
+            length = torch.cat([proxies[row, start:stop] for start, stop in columns.ranges]).norm()
             for number, (start, stop) in enumerate(columns.ranges):
-                proxy = proxies[place, start:stop]
+                proxy = proxies[row, start:stop]
                 proxy *= self.proxy_clip / length.clamp(min=self.proxy_clip)
                 if to not in ([-1], [client]):
                     draws = round.stream("afind proxy noise", client, number, *to)
@@ -222,18 +229,18 @@ class AFIND(Selection):
                     proxy += spread * noise.to(proxy.device)
 
     def _similarities(self, round: Round, links: Links) -> Tensor:
-        """Compare the senders' proxies with the receivers' own: in [-1, 1], float64 [E]."""
-        found = self._compared(round, links)
-        return nearness(found.distances, links) if self.by_distance else found.cosines
+        """Return the similarity of the senders' proxies to the receivers' own, in [-1, 1], float64 [E]."""
+        comparison = self._comparison(round, links)
+        return nearness(comparison.distances, links) if self.by_distance else comparison.cosines
 
-    def _compared(self, round: Round, links: Links) -> Comparison:
+    def _comparison(self, round: Round, links: Links) -> Comparison:
         if self.proxy == "activations":
             own = References.rows("trained", torch.nonzero(round.participants).squeeze(1))
             features = mean_inputs(round.federation.engine, own, "head", "train")
             return round.compare(features, links, Columns([(0, features.shape[1])]), centre=self.center)
         columns = self.columns(round.federation)
         if self.proxy == "grad_at_receiver":
-            return self._compared_at_receivers(round, links, columns)
+            return self._comparison_at_receivers(round, links, columns)
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
@@ -252,8 +259,8 @@ class AFIND(Selection):
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
         return round.compare("trained", links, columns, origin, self.center)
 
-    def _compared_at_receivers(self, round: Round, links: Links, columns: Columns) -> Comparison:
-        """Compare gradients on all clients' data at one model for each receiver, its own (algorithm 1, lines 7, 11)."""
+    def _comparison_at_receivers(self, round: Round, links: Links, columns: Columns) -> Comparison:
+        """Compare gradients on the senders' data at the receiver's model (AFIND+ algorithm 1, lines 7 and 11)."""
         round.charge_starts(Links.of(links.senders, links.receivers, round.num_nodes))
         training = Training("local", round.index, round.phases, round.hyperparameters, gradients=True, batches=1)
         unknown = torch.full((len(links),), torch.nan, dtype=torch.float64)
@@ -268,13 +275,16 @@ class AFIND(Selection):
                 to = torch.full((round.num_nodes,), -1)
                 to[owners] = models
                 self._add_noise(round, columns, gradients, to)
-            found = round.compare(gradients, some, columns, centre=self.center)
-            cosines[at], distances[at] = found.cosines, found.distances
+            comparison = round.compare(gradients, some, columns, centre=self.center)
+            cosines[at], distances[at] = comparison.cosines, comparison.distances
         return Comparison(cosines, distances)
 
 
 def _with_senders_apart(links: Links) -> list[Tensor]:
-    """Groups of receivers such that no client is in the neighbourhoods of two of a group, itself included, bool [n]."""
+    """Divide receivers into groups, bool [n] each, in which neighbourhoods do not share a client.
+
+    A neighbourhood is a receiver and its senders. A client thus computes a gradient at one model only for each group.
+    """
     groups: list[tuple[set[int], list[int]]] = []
     for receiver in links.receivers.unique().tolist():
         needed = {receiver, *links.heard_by(receiver).tolist()}
@@ -283,8 +293,8 @@ def _with_senders_apart(links: Links) -> list[Tensor]:
             groups.append((busy, members))
         busy |= needed
         members.append(receiver)
-    found = []
+    masks = []
     for _, members in groups:
-        found.append(torch.zeros(links.nodes, dtype=torch.bool))
-        found[-1][members] = True
-    return found
+        masks.append(torch.zeros(links.nodes, dtype=torch.bool))
+        masks[-1][members] = True
+    return masks

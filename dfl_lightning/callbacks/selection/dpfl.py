@@ -22,26 +22,34 @@ if TYPE_CHECKING:
 
 
 PLACES_AT_ONCE = 2**22
-"""Receivers choose together as long as their number times the most candidates of any of them is not above this: a few
-hundred megabytes of orders, gains and weights."""
+"""Limit of the receivers that choose together times the most candidates of any of them, so that orders, gains and
+weights take at most a few hundred megabytes."""
 
 
 class DPFL(Selection):
-    """Collaborators whose models, averaged with the client's own, lower its validation loss (DPFL algorithms 1 to 3).
+    """The greedy choice of collaborators that lower the validation loss (DPFL, Kharrat et al., AISTATS 2025).
+
+        a = max(0, L(X) - L(X + {j})),    b = max(0, L(Y) - L(Y - {j}))
+        candidate j joins X with probability a / (a + b), and leaves Y otherwise          (algorithms 2 and 3)
+
+    L(S) is the client's validation loss of the average over the models in S. X begins with the client itself, Y with
+    the client and all candidates; in the end both are the chosen set.
 
     Round 0 is the paper's preprocessing: longer local training, then a choice among all neighbours (BGGC), which are
-    fetched in batches of the budget. From then on a client fetches only those, and chooses among them anew (GGC). A
-    client is evaluated by the model that did best on its validation data after local training.
+    fetched in batches of the budget. In later rounds a client fetches only the collaborators of this choice, and
+    chooses among them again (GGC). A client is evaluated with the model that was best on its validation data after
+    local training.
 
     Args:
         budget: number of others that a client learns from, and keeps at once (B_c), or `all`; a client's `budget` in
             the topology takes precedence.
-        initial_epochs: local epochs of round 0 (tau_init), in place of `model.local_epochs`.
-        period: rounds between two choices (P); in between, a client learns from those it chose last.
-        repeat_bggc: choose among all neighbours again, not among those of the first choice.
+        initial_epochs: local epochs of round 0 (tau_init), instead of `model.local_epochs`.
+        period: rounds between two choices (P); in between, a client learns from its last choice.
+        repeat_bggc: choose among all neighbours again, not only among those of the first choice.
         rule: `bounded`: the budget is never exceeded; `literal`: the budget counts the client itself and is tested
-            as the algorithms print it, and every gain counts; `random`: nothing is compared, each client draws as many
-            neighbours as its budget in the place of each choice among all, and keeps them (section 4.5).
+            where the algorithms are printed, and gains of any size count; `random`: each client draws as many
+            neighbours as its budget instead of each choice among all, and keeps them, without comparisons
+            (section 4.5).
         adversaries_choose: whether clients with falsified labels choose like all others, or train alone and only
             send what they trained (section 4.3).
     """
@@ -73,16 +81,16 @@ class DPFL(Selection):
         self.initial_epochs, self.period, self.repeat_bggc, self.rule = initial_epochs, period, repeat_bggc, rule
         self.adversaries_choose = adversaries_choose
         self.first: Links  # Omega
-        self.has_first: Tensor  # who has made its first choice, bool [n]
+        self.has_first: Tensor  # clients that have made their first choice, bool [n]
         self.chosen: Links  # C of the last choice
-        self.best: Tensor  # merit of the best validation score so far, float64 [m]
+        self.best: Tensor  # best validation score so far, with the sign that makes higher better, float64 [m]
 
     def start(self, federation: Federation) -> None:
-        """Require clients without servers, each with validation data, and averages that can be known beforehand."""
+        """Require validation data of each client, and an aggregation whose averages are known before it mixes."""
         without = torch.nonzero(federation.data.sizes("val") == 0).squeeze(1).tolist()
         if without:
             raise UserError(
-                f"selection DPFL evaluates models on validation data, of which client {without[0]} has none; "
+                f"selection DPFL evaluates models on validation data, and client {without[0]} has none; "
                 "set data.val_fraction (0.2 in the paper)"
             )
         if not self.adversaries_choose and federation.data.adversaries is None:
@@ -101,7 +109,7 @@ class DPFL(Selection):
         self.best = torch.full((federation.num_clients,), -torch.inf, dtype=torch.float64)
 
     def on_propose(self, round: Round) -> None:
-        """Train longer in round 0; propose all neighbours, or the first choice."""
+        """Set longer training in round 0; propose all neighbours, or those of the first choice."""
         if round.index == 0:
             federation = round.federation
             round.phases = federation.objective.phases(federation.layout, Duration(self.initial_epochs), 0)
@@ -112,15 +120,11 @@ class DPFL(Selection):
         round.candidates = within_first.union(round.candidates.between(receivers=self._among_all(round)))
 
     def describe(self, federation: Federation) -> str:
-        """Return a line about the training of round 0.
-
-        Args:
-            federation: of the run.
-        """
+        """Return a line of the banner about the training of round 0."""
         return f"DPFL: clients train for {Duration(self.initial_epochs)} in round 0"
 
     def on_trained(self, round: Round) -> None:
-        """Keep the trained models that are the best so far on validation data, the latest among equals."""
+        """Copy trained models that are the best so far on validation data, the latest among equals, to `best`."""
         owners = torch.nonzero(round.participants).squeeze(1)
         task = round.federation.task
         merits = task.merit(round.evaluate(References.rows("trained", owners), "val").metrics[task.score])
@@ -131,40 +135,40 @@ class DPFL(Selection):
         round.mix([(own, "trained")], into="best", where=owners, columns=round.federation.layout.all)
 
     def on_select(self, round: Round) -> None:
-        """Choose greedily for all clients together, among those that are active."""
+        """Choose for all clients together among their active candidates, and select the chosen ones."""
         up = round.candidates.between(senders=round.active)
         choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)
         again = choosing & ~among_all & (self._is_due(round) and self.rule != "random")
         with round.bank.timed("select"):
-            for who, batched in ((among_all, True), (again, False)):
-                if who.any():
-                    chosen = self._choice(round, up.between(receivers=who), batched)
-                    self.chosen = self.chosen.between(receivers=~who).union(chosen)
+            for receivers, batched in ((among_all, True), (again, False)):
+                if receivers.any():
+                    chosen = self._choose(round, up.between(receivers=receivers), batched)
+                    self.chosen = self.chosen.between(receivers=~receivers).union(chosen)
                     if batched:
-                        self.first = self.first.between(receivers=~who).union(chosen)
+                        self.first = self.first.between(receivers=~receivers).union(chosen)
         self.has_first |= among_all
         round.selected = self.chosen.intersection(round.candidates)
 
     def on_round_end(self, round: Round) -> None:
-        """Log how many models of others the client that needed most room kept at once."""
+        """Log the largest number of others' models that a client kept at once."""
         round.log("held", float(round.ledger.held.max()))
 
     def _is_due(self, round: Round) -> bool:
-        """Whether clients choose again in this round: in round 1, and so on; a first choice does not wait for it."""
+        """Return True in rounds 1, 1 + P, ..., in which clients choose again; a first choice is made in any round."""
         return (round.index - 1) % self.period == 0
 
     def _among_all(self, round: Round) -> Tensor:
-        """The clients that choose among all their neighbours, bool [n]: those without a choice, or all again."""
+        """Return the clients that choose among all neighbours, bool [n]: those without a choice, or all once more."""
         again = self.repeat_bggc and self._is_due(round)
         return torch.ones_like(self.has_first) if again else ~self.has_first
 
-    def _choice(self, round: Round, candidates: Links, batched: bool) -> Links:
-        """The choice of all receivers that have `candidates`: greedy, by BGGC (`batched`) or GGC, or at random."""
+    def _choose(self, round: Round, candidates: Links, batched: bool) -> Links:
+        """Choose among `candidates` for each of their receivers: by BGGC (`batched`) or GGC, or at random."""
         if self.rule == "random":
             return round.draw(candidates, self.limits(round), "DPFL random graph")
         shares = round.federation.require(Aggregation).shares(round.federation)
-        assert shares is not None  # as `start` has seen
+        assert shares is not None  # `start` has checked it
         shares = shares / shares.sum()
         orders, coins = round.draws(candidates, "DPFL order"), round.draws(candidates, "DPFL coins")
         limits = self.limits(round)
@@ -186,19 +190,20 @@ class DPFL(Selection):
             else:
                 choice = bggc(*settings, sums, tolerance, literal)
             chosen[places[choice.chosen]] = True
-        found = candidates.keep(chosen)
-        if batched:  # the sum over X is the average, apart from its scale
-            round.ledger.sum_up(torch.nonzero(candidates.count).squeeze(1), found)
-        return found
+        collaborators = candidates.keep(chosen)
+        if batched:  # the sum over X is the average up to its scale, so mixing costs nothing more
+            round.ledger.sum_up(torch.nonzero(candidates.count).squeeze(1), collaborators)
+        return collaborators
 
 
 def _together(count: Tensor) -> Iterator[Tensor]:
-    """Receivers that choose at the same time, long each: those with most candidates first, as many as have room.
+    """Yield groups of receivers that choose together, long each, those with most candidates first.
 
-    Receivers with about as many candidates are taken together, so that a hub does not make all rows as long as its own.
+    Receivers with about equally many candidates are together, so that a hub does not make all rows as long as its own.
+    A group is as large as `PLACES_AT_ONCE` allows.
 
     Args:
-        count: candidates of each node, long [n]; who has none is left out.
+        count: number of candidates of each node, long [n]; nodes with 0 are left out.
     """
     by_count = count.sort(descending=True, stable=True).indices[: int((count > 0).sum())]
     while len(by_count):

@@ -12,10 +12,10 @@ OF_CHOSEN, OF_POSSIBLE = "sum over X", "sum over Y"
 
 
 class BankSums:
-    """What the receivers of `bggc` remember: two row sets that end with the round; the ledger knows whom they keep.
+    """The memory of `bggc`'s receivers: two sums in scratch row sets of the round, with kept models in the ledger.
 
     Args:
-        round: the round, after its training.
+        round: the round after its training.
     """
 
     def __init__(self, round: Round) -> None:
@@ -24,39 +24,39 @@ class BankSums:
             round.bank.scratch(name)
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """Receivers fetch senders' models.
+        """Fetch the senders' models for the receivers.
 
         Args:
-            receivers: long [e].
-            senders: whose models they fetch, long [e].
+            receivers: a receiver for each model, long [e].
+            senders: senders of these models, long [e].
         """
         self.round.ledger.fetch(receivers, senders)
 
     def forget(self, receivers: Tensor) -> None:
-        """The `receivers`, long [w], throw the models of their batch away."""
+        """Drop the models of the current batch at the `receivers`, long [w]."""
         self.round.ledger.forget(receivers)
 
     def add(self, chosen: bool, receivers: Tensor, members: Tensor, weights: Tensor) -> None:
         """Add weighted trained models to one of the receivers' two sums.
 
         Args:
-            chosen: to the sum over X; otherwise to the sum over Y.
-            receivers: long [w].
-            members: whose models each of them adds, long [w, c]; -1 where there are fewer.
-            weights: of these models, float64 [w, c]; 0 where there are fewer.
+            chosen: True for the sum over X, False for the sum over Y.
+            receivers: the receivers, long [w].
+            members: clients whose models each of them adds, long [w, c]; -1 pads shorter lists.
+            weights: weights of these models, float64 [w, c]; 0 pads shorter lists.
         """
         name, n = OF_CHOSEN if chosen else OF_POSSIBLE, self.round.num_nodes
         terms = [(Weights.of_rows(receivers, n), name), (weights_of(members, weights, n), "trained")]
         self.round.mix(terms, into=name, where=receivers)
 
     def losses(self, chosen: Tensor, receivers: Tensor, member: Tensor, weight: Tensor, totals: Tensor) -> Tensor:
-        """Validation losses of (sum + weight * a trained model) / total, float64 [J]; see `RunningSums`.
+        """Evaluate (sum + weight * a trained model) / total on validation data, float64 [J]; see `RunningSums`.
 
         Args:
-            chosen: which sum each job takes: X (true) or Y, bool [J].
-            receivers: whose sum and validation data it uses, long [J].
-            member: whose model is added, long [J]; -1: none.
-            weight: of this model, [J].
+            chosen: True for the sum over X, False for that over Y, bool [J].
+            receivers: clients with the sum and the validation data, long [J].
+            member: client whose model is added, long [J]; -1: none.
+            weight: weight of this model, [J].
             totals: divisors, [J].
         """
         scale, n = 1 / totals, self.round.num_nodes
@@ -69,14 +69,14 @@ class BankSums:
 
 
 def weights_of(members: Tensor, weights: Tensor, rows: int) -> Weights:
-    """Weights of the rows of some members in each of J sums.
+    """Build the `Weights` of J sums over the rows of their members.
 
     Args:
-        members: long [J, c], in any order; -1: none.
-        weights: of their rows, float64 [J, c].
-        rows: number of rows.
+        members: rows of each sum, long [J, c], in any order; -1 pads shorter lists.
+        weights: weights of these rows, float64 [J, c].
+        rows: number of rows of the row set.
     """
     ordered, order = members.sort(dim=1)
     shares = weights.gather(1, order)
-    jobs, places = torch.nonzero((ordered >= 0) & (shares != 0), as_tuple=True)
-    return Weights(jobs, ordered[jobs, places], shares[jobs, places], (len(members), rows))
+    jobs, positions = torch.nonzero((ordered >= 0) & (shares != 0), as_tuple=True)
+    return Weights(jobs, ordered[jobs, positions], shares[jobs, positions], (len(members), rows))

@@ -1,4 +1,4 @@
-"""FedeRiCo as a sampler: learn from models with a low loss on the client's own data, and explore at random."""
+"""FedeRiCo's sampler: learn from models with a low loss on the client's own data, and sometimes from random ones."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 
 
 class FedeRiCo(Selection):
-    """Neighbours by softmax(-L_ij), L the averaged loss of j's model on i's training data (FedeRiCo, arXiv 2210.06597).
+    """The choice of collaborators by averaged losses (FedeRiCo, Sui et al. 2022, arXiv 2210.06597).
+
+        L_ij = (1 - beta) L_ij + beta * loss of j's model on i's training data
+        w_ij = softmax_j(-L_ij)
 
     In each round a client fetches the models of `k` others: with probability `epsilon` random ones, else those with the
-    largest weights. It averages them with its own, under `aggregation: ScoreWeighted` by weights that include this
-    round's losses. This is the paper's choice of collaborators. With `aggregation: FedeRiCoStep`, the paper's exchange
-    of gradients, L is of the models as they were before the round, and collaborators are neighbours in both directions;
-    with `prediction: Mixture` clients predict with several models, as in the paper. A client never evaluated counts as
-    an average neighbour, and ties are broken at random.
+    largest w_ij. It averages them with its own; with `aggregation: ScoreWeighted` the weights include this round's
+    losses. With `aggregation: FedeRiCoStep`, the paper's exchange of gradients, L is of the models from before the
+    round, and collaborators are neighbours in both directions. With `prediction: Mixture` clients predict with several
+    models, as in the paper. A client that was never evaluated counts as an average neighbour, and ties are broken at
+    random.
 
     Args:
-        k: neighbours to fetch and learn from (M).
-        epsilon: probability of a round of random neighbours.
-        beta: weight of this round's loss in L.
+        k: number of neighbours to fetch and learn from (M).
+        epsilon: probability that a client fetches random neighbours in a round.
+        beta: weight of this round's loss in L, above 0 and at most 1.
     """
 
-    k: int  # a number only: with all in every round there would be no choice
+    k: int  # a number only: with `all` there would be no choice
     supports_servers = False
     scores_are_weights = True
     supports_updates = True
@@ -47,14 +50,14 @@ class FedeRiCo(Selection):
         if not 0 < beta <= 1:
             raise UserError(f"selection.beta={beta}; it is a share above 0 and at most 1")
         self.k, self.epsilon, self.beta = k, epsilon, beta
-        self.averages: LinkMemory  # L of those seen, the receiver itself among them
+        self.averages: LinkMemory  # L of the models evaluated so far, the receiver's own among them
 
     def start(self, federation: Federation) -> None:
-        """Begin with no model evaluated."""
+        """Begin without averaged losses."""
         self.averages = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """Propose the `k` largest weights so far, or in a round of exploration random ones, of the active ones."""
+        """Propose the `k` active neighbours with the largest weights so far, or random ones in an exploring round."""
         up = round.available.between(senders=round.active)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
@@ -62,11 +65,11 @@ class FedeRiCo(Selection):
         explore = round.draws(loops, "federico explore") < self.epsilon
         weights = self._weights(up, unseen=1.0).masked_fill(explore[up.receivers], 0)
         ranks = weights.unique(return_inverse=True)[1]
-        shuffled = ranks + round.draws(up, "federico ties") / 2  # among equals the order is random
+        shuffled = ranks + round.draws(up, "federico ties") / 2  # breaks ties at random
         round.candidates = up.keep(up.top(shuffled, self.limits(round)))
 
     def on_compare(self, round: Round) -> None:
-        """Evaluate the fetched models and the client's own; `scores` are the weights computed from the losses."""
+        """Evaluate the fetched models and the client's own, update L, and write the weights as `scores`."""
         own = Links.loops(round.candidates.count > 0)
         seen = round.candidates.union(own)
         losses = round.loss_of(seen, "models" if self._updates_senders(round.federation) else "trained")
@@ -79,12 +82,7 @@ class FedeRiCo(Selection):
         round.selected = round.candidates.keep(self.averages.read(round.candidates).isfinite())
 
     def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor]:
-        """Return itself and the `k` others in reach with the lowest L, and softmax(-L) over them; see `Selection`.
-
-        Args:
-            federation: of the run.
-            round: the round whose links count, 0-based.
-        """
+        """Return the client itself and the `k` others in reach with the lowest L, and softmax(-L) over them."""
         own = Links.loops(torch.ones(federation.num_nodes, dtype=torch.bool))
         if not len(self.averages.links):
             return own, torch.ones(len(own), dtype=torch.float64)
@@ -93,15 +91,15 @@ class FedeRiCo(Selection):
         best = others.keep(others.top(-self.averages.read(others), self.limits_in(federation)))
         links = best.union(own)
         losses = self.averages.read(links)
-        unknown = links.sum(losses.isfinite()) == 0  # who has fetched nothing goes by its own model
+        unknown = links.sum(losses.isfinite()) == 0  # a client without known losses uses its own model
         times = losses.isfinite() | unknown[links.receivers]
         return links, links.softmax(-losses.masked_fill(~losses.isfinite(), 0.0), times=times)
 
     def _updates_senders(self, federation: Federation) -> bool:
-        """Whether the models of others are trained, and not averaged."""
+        """Return True if the aggregation trains the models of others instead of averaging them."""
         return federation.require(Aggregation).updates_senders
 
     def _weights(self, links: Links, unseen: float = float("nan")) -> Tensor:
-        """Weights of the links, float64 [E], in units of an average one of all that the receiver has ever seen."""
+        """Return n_i w_ij for each link, float64 [E], n_i the models that i has evaluated; `unseen` for other links."""
         seen = self.averages.links
         return seen.spread(collaborator_weights(self.averages.values, seen), links, unseen)

@@ -1,4 +1,4 @@
-"""FedFomo: ask for the models that have improved one's own most so far, and now and then for others."""
+"""FedFomo: fetch the models that have improved the client's own most so far, and sometimes random ones."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 
 class FedFomo(Selection):
-    """The `k` neighbours of the highest affinity, the sum of what their models improved (arXiv 2012.08565, section 3).
+    """The choice of the `k` neighbours with the highest affinity (FedFomo, Zhang et al., arXiv 2012.08565, section 3).
 
-    A client chooses the `k` neighbours one after the other: each time the one of the highest affinity that is left, or
-    with probability epsilon a random one. It fetches their models. What a model w_j is worth is its gain on the
-    client's validation data per distance, `(L(w0) - L(w_j)) / ||w_j - w0||`, where w0 is the client's model from before
-    the round (eq. 4). Affinities add up these numbers, signed, over the absolute value of their sum. With
-    `aggregation: FirstOrder`, models are averaged by the positive ones. Ties are broken at random.
+        g_ij = (L_i(w0) - L_i(w_j)) / ||w_j - w0||          (eq. 4)
+        P_ij = P_ij + g_ij / |sum_k g_ik|
+
+    L_i is the loss on the client's validation data, and w0 its model from before the round. A client chooses the
+    neighbours one after the other: each time the one with the highest affinity P_ij that is left, or with probability
+    epsilon a random one. It fetches their models and updates their affinities. With `aggregation: FirstOrder` models
+    are averaged in proportion to positive gains. Ties are broken at random.
 
     Args:
-        k: models to fetch (M).
+        k: number of models to fetch (M).
         epsilon: probability of a random neighbour, for each of the `k`.
-        decay: what epsilon loses in every round, down to 0.
+        decay: decrease of epsilon in each round, down to 0.
     """
 
-    k: int  # a number only: with all in every round there would be no choice
+    k: int  # a number only: with `all` there would be no choice
     supports_servers = False
     scores_are_first_order = True
     state = ("affinity",)
@@ -51,7 +53,7 @@ class FedFomo(Selection):
         self.affinity = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """Propose `k` of the active neighbours, each the one of the highest affinity or a random one."""
+        """Propose `k` active neighbours, each the one with the highest affinity that is left or a random one."""
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         affinity, limits = self.affinity.read(up, 0.0), self.limits(round)
@@ -60,12 +62,12 @@ class FedFomo(Selection):
             round.candidates = up.keep(up.top(preferred, limits))
             return
         clients, choices = Links.loops(round.clients_only), min(int(limits.max()), int(up.count.max()))
-        explores = [round.draws(clients, "fedfomo explores", place) < chance for place in range(choices)]
+        explores = [round.draws(clients, "fedfomo explores", choice) < chance for choice in range(choices)]
         drawn = round.draws(up, "fedfomo explored")
         round.candidates = up.keep(epsilon_greedy(preferred, drawn, explores, up, limits))
 
     def on_compare(self, round: Round) -> None:
-        """Measure the gains of the models fetched, and of the client's own."""
+        """Compute the gains of the fetched models and of the client's own as scores, and update the affinities."""
         itself = Links.loops(round.receivers & (round.candidates.count > 0))
         seen = round.candidates.union(itself)
         gains = gains_of(round, seen)
@@ -75,5 +77,5 @@ class FedFomo(Selection):
         self.affinity.add(round.candidates, seen.spread(step, round.candidates))
 
     def on_select(self, round: Round) -> None:
-        """Select all that were fetched."""
+        """Select all neighbours whose models were fetched."""
         round.selected = round.candidates

@@ -1,4 +1,4 @@
-"""Gossip and its special cases: fixed neighbours, an oracle, all neighbours, none."""
+"""Gossip and its special cases: fixed neighbours, an oracle, all neighbours, local training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Gossip(Selection):
-    """Each receiver learns from `k` uniformly drawn neighbours.
+    """The choice of `k` uniformly drawn neighbours for each receiver.
+
+        C_i = k of the neighbours of i, all sets of k with the same probability
 
     Local training is `k: 0`, all neighbours `k: all`, the oracle `k: all, within: cluster`, fixed neighbours
     `redraw: false`; in a server topology `k` clients take part in a round (FedAvg with sampling).
@@ -25,8 +27,8 @@ class Gossip(Selection):
     Args:
         k: number of neighbours, or `all`; fewer if fewer are in reach.
         within: `cluster`: only clients of the receiver's own cluster, known from the data or the topology.
-        redraw: draw anew in each round; otherwise the same neighbours as long as the graph is the same: one that is
-            down, or whose link is, is not replaced.
+        redraw: draw again in each round; otherwise neighbours stay the same as long as the graph does, and one that has
+            dropped out, or whose link has, is not replaced.
     """
 
     lists_candidates = False
@@ -49,14 +51,14 @@ class Gossip(Selection):
             raise UserError("selection.within=cluster: a server belongs to no cluster; use a topology without servers")
 
     def on_propose(self, round: Round) -> None:
-        """Draw before the training at a server: the others do not train, and no message goes to them."""
+        """Draw before the training if there is a server: the other clients neither train nor receive models."""
         if round.num_servers:
             round.candidates = self._draw(round)
-            called = round.candidates.num_receivers[round.jobs.owners] > 0
-            round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
+            drawn = round.candidates.num_receivers[round.jobs.owners] > 0
+            round.jobs = round.jobs.take(torch.nonzero(drawn).squeeze(1))
 
     def on_select(self, round: Round) -> None:
-        """Draw uniformly for each receiver."""
+        """Select the drawn neighbours of each receiver."""
         round.selected = self._draw(round)
 
     def _draw(self, round: Round) -> Links:

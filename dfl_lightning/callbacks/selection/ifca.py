@@ -1,4 +1,4 @@
-"""IFCA: several servers, and each client goes to the one whose model fits its data best."""
+"""IFCA: several servers, and each client chooses the one whose model fits its data best."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 
 class IFCA(Selection):
-    """Each client trains the server's model with the lowest loss on its training data (IFCA, arXiv 2006.04088).
+    """The choice of the server whose model has the lowest loss (IFCA, Ghosh et al., arXiv 2006.04088, algorithm 1).
 
-    To choose it fetches the models of all servers; it returns the trained one to its server, which averages. The number
-    of servers is the topology's (`generator: server, args: {servers: 4}`), their models must start apart (`model.init:
-    independent`). A server that no client chose keeps its model. In an evaluation a client is evaluated by the server's
-    model that fits its training data best at that time.
+        s_i = argmin over servers s of F_i(w_s)
+
+    F_i is the loss on the training data of client i, which fetches the models of all servers to choose, trains that of
+    server s_i, and returns it to this server, which averages. The number of servers is the topology's (`generator:
+    server, args: {servers: 4}`), and their models must start different (`model.init: independent`). A server that no
+    client chose keeps its model. A client is evaluated with the server's model that fits its training data best at that
+    time.
     """
 
     k: Literal["all"] = "all"
     assigns_servers = True
     _known: tuple[int, Tensor, Tensor] | None = None
-    """Round and models of a boundary, and the losses of all clients' choices there; a round makes others of them."""
+    """Index and models of a boundary, and the losses of these models for all clients; the next round may reuse them."""
 
     def start(self, federation: Federation) -> None:
         """Require servers with different models, and no substitution."""
@@ -51,11 +54,11 @@ class IFCA(Selection):
         self.logs = tuple(f"server_{index}_clients" for index in range(federation.topology.num_servers))
 
     def on_propose(self, round: Round) -> None:
-        """Send the servers' models to all clients that are active, which start from the best; its server mixes them."""
+        """Let each active client choose a server: its training starts from that model, and the server may mix it."""
         m, owners = round.num_clients, round.jobs.owners
         references = self._choices(round.federation, owners)
         known, self._known = self._known_losses(round.federation), None
-        if known is None or len(owners) < m:  # of some clients, sums may be rounded otherwise than of all
+        if known is None or len(owners) < m:  # losses of some clients may be rounded differently than those of all
             losses = round.evaluate(references).losses
         else:
             round.charge(references)
@@ -74,26 +77,29 @@ class IFCA(Selection):
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
         """Return the best server of each client, by the present models and the clients' training data.
 
-        Losses of all clients are kept: the next round chooses by the same models.
+        The losses of all clients are kept, since the next round evaluates the same models.
         """
         references = self._choices(federation, owners)
-        every = len(owners) == federation.num_clients
-        losses = self._known_losses(federation) if every else None
+        of_all_clients = len(owners) == federation.num_clients
+        losses = self._known_losses(federation) if of_all_clients else None
         if losses is None:
             losses = federation.engine.evaluate(references, "train").losses
-        if every:
+        if of_all_clients:
             boundary = federation.bank.boundary
             self._known = (boundary.round, boundary.rows["models"], losses.view(len(owners), -1))
         return best_server(losses.view(len(owners), -1))
 
     @staticmethod
     def _choices(federation: Federation, owners: Tensor) -> References:
-        """Each server's model on each client's data, one client's after the other's."""
+        """Refer to all servers' models on each client's data: those of the first client, then of the second, ..."""
         m, c = federation.num_clients, federation.topology.num_servers
         return References.rows("models", torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c))
 
     def _known_losses(self, federation: Federation) -> Tensor | None:
-        """The losses of all clients' choices at the present boundary, float64 [m * c]; None: not known yet."""
+        """Return the losses of all servers' models for all clients at the present boundary, float64 [m * c], or None.
+
+        None means that they have not been computed.
+        """
         boundary, known = federation.bank.boundary, self._known
         if known is None or known[0] != boundary.round or known[1] is not boundary.rows["models"]:
             return None

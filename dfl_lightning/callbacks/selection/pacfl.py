@@ -1,4 +1,4 @@
-"""PACFL: clusters found once, before training, from what the clients' inputs look like."""
+"""PACFL: clusters of clients with similar inputs, computed once before training."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
 
 class PACFL(Selection):
-    """All neighbours of the client's own cluster of input subspaces (PACFL, arXiv 2209.10526, algorithm 1).
+    """The choice of all neighbours in the client's cluster (PACFL, Vahidian et al., arXiv 2209.10526, algorithm 1).
 
-    Before the first round each client sends all others, once, the first `vectors` left singular vectors of the inputs
-    of each of its classes. Every client then finds the same clusters by itself: agglomerative, joined while they are no
-    more than `threshold` degrees apart. The column `pacfl_clusters` counts them; clusters of one are training alone.
+        d_ij = smallest principal angle between span(U_i) and span(U_j)          (`angles`)
+        C_i = neighbours of i in its cluster, by agglomerative clustering of d up to the threshold
+
+    U_i are the first `vectors` left singular vectors of the inputs of each class of client i. Before the first round
+    each client sends U_i to all others, once, and all clients compute the same clusters from them. The column
+    `pacfl_clusters` has their number; a client that is alone in its cluster trains alone.
 
     Args:
-        threshold: in degrees.
-        vectors: p, singular vectors of each class.
-        distance: `angles`: the smallest principal angle between the spans of two clients; `trace`: the sum of the
-            angles of vectors in the same place; `entries`: the smallest angle between any two vectors.
+        threshold: angle in degrees; clusters are joined while they are not farther apart.
+        vectors: p, the number of singular vectors of each class.
+        distance: `angles`: as above; `trace`: the sum of the angles between vectors with the same index; `entries`: the
+            smallest angle between any two vectors.
         linkage: `average` or `weighted`; see `functional.clusters_below`.
     """
 
@@ -57,17 +60,17 @@ class PACFL(Selection):
             if word not in choices:
                 raise UserError(f"selection.{name}={word}; choose one of {', '.join(choices)}")
         self.threshold, self.vectors, self.distance, self.linkage = threshold, vectors, distance, linkage
-        self.mates: Links  # pairs of one cluster
-        self.number: int  # of clusters
+        self.mates: Links  # pairs of clients in the same cluster
+        self.number: int  # number of clusters
 
     def start(self, federation: Federation) -> None:
-        """Require inputs of each client to summarise."""
+        """Require training data of each client."""
         without = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
         if without:
             raise UserError(f"selection PACFL summarises training data, and client {without[0]} has none")
 
     def on_start(self, round: Round) -> None:
-        """Send the signatures of all clients once to all others, and compute the clusters that follow from them."""
+        """Compute the clients' singular vectors, charge their exchange, and compute the clusters."""
         data, m = round.data, round.num_clients
         signatures = []
         for part in data.train:
@@ -80,9 +83,9 @@ class PACFL(Selection):
         self.mates, self.number = all_pairs.within_groups(clusters), int(clusters.max()) + 1
 
     def on_select(self, round: Round) -> None:
-        """Select the neighbours of the own cluster; as many random ones as a client's `budget`, where it has one."""
+        """Select the neighbours in the receiver's cluster; with a `budget`, that many at random."""
         round.selected = round.draw(round.candidates.intersection(self.mates), self.limits(round), "pacfl budget")
 
     def on_round_end(self, round: Round) -> None:
-        """Log how many clusters there are."""
+        """Log the number of clusters."""
         round.log("pacfl_clusters", self.number)

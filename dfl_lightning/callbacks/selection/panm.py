@@ -1,4 +1,4 @@
-"""PANM: find the client's own cluster with a few models a round, for an unknown number of clusters."""
+"""PANM: find the client's own cluster with a few models per round, for an unknown number of clusters."""
 
 from __future__ import annotations
 
@@ -25,31 +25,37 @@ if TYPE_CHECKING:
 
 
 class PANM(Selection):
-    """Neighbours of the client's own cluster, found in two stages from a few models a round (PANM, arXiv 2203.12285).
+    """The choice of neighbours in the client's own cluster, in two stages (PANM, Li et al., arXiv 2203.12285).
+
+        s_ij = alpha cos(u_i, u_j) + (1 - alpha) cos(h_i, h_j)          (`grad`, eq. 6)
+        s_ij = 1 / F_i(w_j)                                             (`loss`, eq. 3)
+
+    u_i is the update of client i in this round, h_i its change since the start of the run, and F_i(w_j) the loss of j's
+    model on i's training data.
 
     In stage one (confident neighbour initialisation) a client compares `l` random others and its neighbours; the `k`
     most similar of them become its neighbours, and it learns from them. In stage two it learns from `k` random ones of
-    its neighbours; every `tau` rounds (heuristic neighbour matching) it compares `l` of them and `l` strangers, and a
-    mixture of two Gaussians decides which of these are of its cluster. A neighbour that is out of reach or dropped out
-    is left out of the round and stays on the list.
+    its neighbours. Every `tau` rounds (heuristic neighbour matching) it compares `l` of them and `l` other clients, and
+    a mixture of two Gaussians decides which of these are in its cluster. A neighbour that is out of reach or has
+    dropped out is left out of the round and stays on the list.
 
-    A client that is compared sends its model; by `grad` with alpha > 0 also its update, which cannot be computed from
+    A client that is compared sends its model; with `grad` and alpha > 0 also its update, which cannot be computed from
     the model: the ledger counts it as a proxy of the size of the shared parameters.
 
     Args:
-        metric: `grad`: cosines of what two clients have learned, in this round and since the start (eq. 6); `loss`:
-            one over the loss of the other's model on the client's own training data (eq. 3).
-        k: neighbours to learn from in a round.
-        l: others to compare in a round of stage one; in a matching, neighbours and strangers each.
-        stage_one: rounds of stage one (T1); the others are stage two.
+        metric: similarity of two clients, `grad` or `loss`, as above.
+        k: number of neighbours to learn from in a round.
+        l: number of others to compare in a round of stage one; in a matching, of neighbours and of others each.
+        stage_one: rounds of stage one (T1); later rounds are stage two.
         tau: rounds between two matchings, counted from the first round of the run.
-        alpha: share of this round's cosine in `grad`; 0 leaves the change since the start alone.
-        candidates: from which stage one draws the `l` others: `new`: those that are not neighbours yet; `all`: all.
-        matching: `oriented`: of the two groups that a matching finds, the more similar one is the client's own cluster;
-            `unoriented`: the one that most neighbours started in; `literal`: the one that the strangers started in.
+        alpha: weight of this round's cosine in `grad`; with 0 only the change since the start counts.
+        candidates: clients that stage one draws the `l` others from: `new`: those that are not neighbours; `all`: all.
+        matching: the group of a matching that is taken as the client's cluster. `oriented`: the one with the higher
+            mean similarity; `unoriented`: the one that the neighbours are assigned to at first; `literal`: the one that
+            the other clients are assigned to at first.
     """
 
-    k: int  # a number only: `all` would leave nothing to find
+    k: int  # a number only: with `all` there would be no choice
     supports_servers = False
     lists_candidates = False
     state = ("neighbours", "similarity")
@@ -76,7 +82,7 @@ class PANM(Selection):
         if k < 0:
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more")
         for name, number, what in (
-            ("l", l, "a number of clients to look at"),
+            ("l", l, "a number of clients to compare"),
             ("stage_one", stage_one, "a number of rounds"),
             ("tau", tau, "a number of rounds"),
         ):
@@ -88,10 +94,10 @@ class PANM(Selection):
         self.alpha, self.drawn_from, self.matching = alpha, candidates, matching
         self.row_sets = {"initial": "models"} if metric == "grad" and alpha < 1 else {}
         self.neighbours: Links  # the lists N_i
-        self.similarity: LinkMemory  # as it was seen last
+        self.similarity: LinkMemory  # last known similarities
 
     def start(self, federation: Federation) -> None:
-        """Begin without neighbours; note a run that ends before its first matching."""
+        """Begin without neighbours; remark on a run that ends before its first matching."""
         of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
         self.logs = ("models_by_formula", "matched", *of_clusters)
         self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
@@ -105,36 +111,39 @@ class PANM(Selection):
             federation.remark(remark)
 
     def listed_links(self, federation: Federation) -> int:
-        """Return twice the neighbours and strangers that each client compares, at most the links of the graph."""
+        """Return about how many links a round lists: 2 (k + l) for each node, at most those of the graph."""
         links = len(federation.topology.linked(0))
         return min(links, 2 * (self.k + self.l) * federation.num_nodes)
 
     def initialises(self, index: int) -> bool:
-        """Tell whether a round is of stage one; rounds are counted from 0."""
+        """Tell whether the round of that index is in stage one; rounds are counted from 0."""
         return index < self.stage_one
 
     def matches(self, index: int) -> bool:
-        """Tell whether neighbours are matched in a round; as algorithm 1, it counts rounds from 1."""
+        """Tell whether neighbours are matched in the round of that index, counted from 0.
+
+        That is so in every tau-th round of stage two, if rounds are counted from 1 as in algorithm 1.
+        """
         return index >= self.stage_one and (index + 1) % self.tau == 0
 
     def on_propose(self, round: Round) -> None:
-        """Propose the neighbours in reach, and in rounds that compare others a uniform draw of these."""
+        """Propose the neighbours in reach, and in rounds with comparisons also random others."""
         round.candidates = self.neighbours.intersection(round.available)
         if self.initialises(round.index) or self.matches(round.index):
             round.candidates = round.candidates.union(self._others(round, self.neighbours))
 
     def _others(self, round: Round, neighbours: Links) -> Links:
-        """`l` random others of the active ones, which may be neighbours only in stage one by `candidates: all`."""
-        number = torch.where(self.limits(round) > 0, self.l, 0)  # a client that learns from none compares none
+        """Draw `l` active clients for each receiver, neighbours among them only in stage one of `candidates: all`."""
+        number = torch.where(self.limits(round) > 0, self.l, 0)  # a client with a limit of 0 compares no others
         up = round.available.between(senders=round.active)
         if self.drawn_from == "all" and not self.matches(round.index):
             return round.draw(up, number, "panm candidates")
-        # so many that `l` are left without the neighbours: a complete graph need not be written down
+        # draw enough that `l` are left without the neighbours, so that a complete graph need not be listed
         more = round.draw(up, torch.where(number > 0, number + neighbours.count, 0), "panm candidates")
         return round.draw(more.difference(neighbours), number, "panm strangers")
 
     def on_compare(self, round: Round) -> None:
-        """Compare those drawn, and the neighbours: all of them in stage one, `l` in a matching."""
+        """Compare the drawn clients and the neighbours: all neighbours in stage one, `l` of them in a matching."""
         if not (self.initialises(round.index) or self.matches(round.index)):
             return
         compared = round.candidates.between(senders=round.active)
@@ -153,7 +162,8 @@ class PANM(Selection):
             useless = (round.scores == 0) & (self.metric == "loss")  # infinite loss
             best = round.candidates.top(round.scores.masked_fill(useless, torch.nan), limits)
             round.selected = round.candidates.keep(best)
-            listed = round.selected.union(self.neighbours.difference(round.candidates))  # and those that are away
+            # neighbours that are absent in this round stay on the list
+            listed = round.selected.union(self.neighbours.difference(round.candidates))
             self.neighbours = listed.keep(listed.top(self.similarity.read(listed), limits))
             return
         if self.matches(round.index):
@@ -161,7 +171,7 @@ class PANM(Selection):
         round.selected = round.draw(self.neighbours.intersection(round.candidates), limits, "panm gossip")
 
     def on_round_end(self, round: Round) -> None:
-        """Log the paper's count of models, and the lists' mean size, precision and recall against clusters."""
+        """Log the paper's count of received models, and size, precision and recall of the neighbour lists."""
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
         round.log("models_by_formula", formula)
         round.log("matched", len(self.neighbours) / round.num_nodes)
@@ -171,7 +181,10 @@ class PANM(Selection):
             round.log("matched_recall", recall)
 
     def _matched(self, round: Round, neighbours: Links, similarity: Tensor) -> Links:
-        """The lists after a matching; who sees none of its neighbours is joined by the most similar strangers."""
+        """Return the neighbour lists after a matching.
+
+        A receiver that compared none of its neighbours adds the most similar others instead.
+        """
         seen = ~similarity.isnan()
         compared, similarity = round.candidates.keep(seen), similarity[seen]
         sampled = compared.within(neighbours)
@@ -181,7 +194,7 @@ class PANM(Selection):
         return rematched_neighbours(neighbours, compared.keep(sampled), compared.keep(joined))
 
     def _similarity(self, round: Round, links: Links) -> Tensor:
-        """Of each link, float64 [E]."""
+        """Compute the similarity of each link, float64 [E]."""
         if self.metric == "loss":
             return loss_similarity(round.loss_of(links))
         nothing = torch.zeros(len(links), dtype=torch.float64)

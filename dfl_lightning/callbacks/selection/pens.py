@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 class PENS(Selection):
     """Performance-based neighbour selection in two stages (PENS, arXiv 2107.08517).
 
-    In stage one a client draws `sampled` others in each round, and learns from the `top` of them whose models have the
-    lowest loss on its own training data. In stage two it gossips with `k` random ones of those that it had chosen more
-    often than a limit; with all in reach if there is none.
+        peers of i = {j : c_ij > T1 m / (n - 1)}          (`expected`, all n clients in reach)
+
+    c_ij is the number of rounds of stage one in which i chose j. In stage one, T1 rounds, a client evaluates n_s random
+    others in each round, and learns from the m whose models have the lowest loss on its own training data. In stage two
+    it learns from `k` random peers, or from random clients in reach if it has no peers.
 
     Args:
-        k: peers to learn from in a round of stage two.
-        sampled: others whose models are evaluated in a round of stage one (n_s).
-        top: of these, how many to learn from (m).
-        stage_one: rounds of stage one (T1); the others are stage two.
-        rule: the limit: `expected`: the expected number of choices at random, top * stage_one / (n - 1) with all in
-            reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
-            `sent`: in proportion to how often the peer evaluated this client; `panm`: ceil(T1 (sampled + top) / n).
+        k: number of peers to learn from in a round of stage two.
+        sampled: n_s, number of others whose models are evaluated in a round of stage one.
+        top: m, how many of these to learn from.
+        stage_one: T1, rounds of stage one; later rounds are stage two.
+        rule: the limit that c_ij must exceed. `expected`: the expected number of choices at random; `all_clients`: with
+            n in the denominator; `one_less`: one less than expected; `sent`: in proportion to how often the peer
+            evaluated this client; `panm`: ceil(T1 (sampled + top) / n).
     """
 
     k: int  # a number only: `all` would be another method
@@ -61,13 +63,13 @@ class PENS(Selection):
         if sampled < top:
             raise UserError(f"selection.sampled={sampled}; the top={top} are chosen of them, so it is {top} or more")
         self.k, self.sampled, self.top, self.stage_one, self.rule = k, sampled, top, stage_one, rule
-        self.lists_candidates = rule in ("expected", "one_less")  # these rules count who was in reach
+        self.lists_candidates = rule in ("expected", "one_less")  # these rules count the clients in reach
         self.counts: LinkMemory  # rounds in which i chose j
         self.looks: LinkMemory  # rounds in which i evaluated j
-        self.expected: LinkMemory  # how often chance would have chosen j
+        self.expected: LinkMemory  # expected number of choices of j at random
 
     def start(self, federation: Federation) -> None:
-        """Begin with nothing counted; remark on a run without a second stage."""
+        """Begin with empty counts; remark on a run without a second stage."""
         n = federation.num_nodes
         self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
         self.expected = LinkMemory.empty(n)
@@ -76,12 +78,12 @@ class PENS(Selection):
             federation.remark(remark)
 
     def listed_links(self, federation: Federation) -> int:
-        """Return twice those that each client evaluates; all links where the rule counts who was in reach."""
+        """Return about how many links a round lists: all if the rule counts clients in reach, else a few per node."""
         drawn = min(super().listed_links(federation), 2 * self.sampled * federation.num_nodes)
         return super().listed_links(federation) if self.lists_candidates else drawn
 
     def on_propose(self, round: Round) -> None:
-        """Propose in stage one a uniform draw of the active ones; in stage two the peers, or all."""
+        """Propose random active clients in stage one; in stage two the peers, or all in reach without peers."""
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
             round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")
@@ -91,13 +93,13 @@ class PENS(Selection):
             round.candidates = peers.intersection(round.available).union(without)
 
     def on_compare(self, round: Round) -> None:
-        """Evaluate the drawn models on the client's own training data; models with an infinite loss are not chosen."""
+        """Score the drawn models by minus the loss on the client's training data; infinite losses become NaN."""
         if round.index < self.stage_one:
             losses = round.loss_of(round.candidates)
             round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)
 
     def on_select(self, round: Round) -> None:
-        """Select the `top` lowest losses, which are counted; or `k` random peers."""
+        """Select and count the `top` lowest losses in stage one; select `k` random peers in stage two."""
         if round.index >= self.stage_one:
             round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
             return
@@ -111,13 +113,13 @@ class PENS(Selection):
             self.expected.add(up, chance[up.receivers])
 
     def on_round_end(self, round: Round) -> None:
-        """Log the mean number of peers that would be, or are, those of stage two."""
+        """Log the mean number of peers, by the counts so far."""
         round.log("peers", len(self._peers(round)) / round.num_nodes)
 
     def _peers(self, round: Round) -> Links:
-        """Clients chosen more often than the limit of a whole stage one."""
+        """Return the peers: the clients chosen more often than the limit of a whole stage one."""
         links = self.counts.links
-        if self.rule == "one_less":  # who was rarely in reach may be a peer without ever having been chosen
+        if self.rule == "one_less":  # a limit below 0 also accepts clients that were rarely in reach and never chosen
             links = links.union(self.expected.links).union(round.available)
         often = more_often_than_expected(
             self.counts.read(links, 0),
@@ -132,7 +134,7 @@ class PENS(Selection):
         return links.keep(often)
 
     def _limits(self, round: Round, k: int) -> Tensor:
-        """How many each node may learn from, long [n]: its `budget` in the topology, else `k`."""
+        """Return how many clients each node may learn from, long [n]: its `budget` in the topology, else `k`."""
         return (
             self.limits(round) if round.federation.topology.budgets is not None else torch.full((round.num_nodes,), k)
         )

@@ -1,1 +1,1 @@
-"""Substitution: what is mixed for the clients that dropped out."""
+"""Substitution: rows that are mixed instead of those of clients that dropped out."""

@@ -1,4 +1,4 @@
-"""FL-FDMS: friends stand in for clients that drop out (arXiv 2205.13222)."""
+"""FL-FDMS: updates of similar clients, friends, replace those of clients that drop out (arXiv 2205.13222)."""
 
 from __future__ import annotations
 
@@ -30,39 +30,44 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 MOST_COMPARED = 10_000
-"""At a server: clients below which all pairs may be compared in every round; from there on candidates are needed."""
+"""Number of clients from which on a server may not compare all pairs in each round, and must restrict candidates."""
 
 MOST_SHOWN = 1000
-"""Clients up to which the scores are shown as `likeness`."""
+"""Largest number of clients whose scores are shown as `likeness`."""
 
 STATE_BYTES = 8 + 8 + 1
-"""Of a pair of clients at a server: its score, its count, and whether one is a candidate of the other."""
+"""Bytes that a server keeps for a pair of clients: a score, a count, and whether one is a candidate of the other."""
 
 PAIR_BYTES = 80
-"""Of a pair that a receiver without a server has observed: its code, score and count, 24 bytes that are kept, three
-times while a round adds to them, and what a block of pairs needs; as measured with 32,000,000 pairs."""
+"""Bytes for a pair that a receiver without a server has observed: code, score and count take 24, three times as many
+while a round updates them, and the rest is the work on a block of pairs; measured with 32,000,000 pairs."""
 
 ROUND_BYTES = 112
-"""Of m^2, while all pairs are compared, as measured with 3,000 clients: lists, inner products, new and old state."""
+"""Bytes for each of m^2 pairs while all are compared: lists, inner products, new and old state; measured with 3,000
+clients."""
 
 
 class FDMS(Substitution):
-    """A dropped client's update is replaced by that of its best friend among the active ones (FL-FDMS section 5.1).
+    """The replacement of a dropped client's update by that of its friend (FL-FDMS, arXiv 2205.13222, section 5.1).
 
-    The server keeps, for each pair of clients, the running mean of how similar their updates were in the rounds in
-    which both took part. A client without such a history is replaced by the mean of the active ones.
+        R_kj = mean of (cos(u_k, u_j) + 1) / 2 over the rounds in which k and j took part          (eq. 14 and 15)
+        phi(k) = argmax over active j of R_kj
 
-    Without a server each receiver keeps its own scores, from the rounds in which it received from both clients of a
-    pair, and gives a dropped neighbour's vote to the best friend among the active ones (itself included). A neighbour
-    therefore sends its update in addition to its model, which is charged as a proxy of the same size. Only observed
-    pairs are kept: at most d (d + 1) / 2 at a receiver that ever receives from d others.
+    u_j is the update of client j, and phi(k) the friend that replaces k. A client without observed scores is replaced
+    by the mean of the active ones.
+
+    With a server, the server keeps R. Without one each receiver keeps its own scores, from the rounds in which it
+    received from both clients of a pair, and gives the vote of a dropped neighbour to its friend among the active ones,
+    itself included. A neighbour therefore sends its update in addition to its model, which is charged as a proxy of the
+    same size. Only observed pairs are kept: at most d (d + 1) / 2 at a receiver that ever receives from d others.
 
     Args:
-        theta_scale: at a server: a client whose score is Theta_t times this behind the best candidate's is no candidate
-            any more, and pairs that are no candidates are not compared (section 5.3). 1 and 0.5 are the paper's
-            cases 1 and 2; Theta_t is conservative, and 0.25 is a practical value; null: all clients stay candidates.
-        beta: of Theta_t, the least share of the rounds in which a pair is observed, above 0 and at most 1; null: as
-            the run shows it, over the observed pairs that are still compared.
+        theta_scale: with a server: a client whose score is at least `theta_scale` Theta_t below that of the best
+            candidate stops being a candidate, and pairs without a candidate are not compared (section 5.3). 1 and 0.5
+            are the paper's cases 1 and 2. Theta_t is conservative, and 0.25 is a practical value; null: all clients
+            stay candidates.
+        beta: the least share of the rounds in which a pair is observed, in Theta_t, above 0 and at most 1; null: the
+            share in the run so far, over the observed pairs that are still compared.
     """
 
     method_name = "FL-FDMS"
@@ -83,7 +88,7 @@ class FDMS(Substitution):
         self.observed = PairScores.empty(0)  # R and N of all receivers; without a server
 
     def start(self, federation: Federation) -> None:
-        """Require an end of the run for Theta_t, a server for candidates, and memory for what is kept of pairs."""
+        """Require a number of rounds and a server for candidates, and enough memory for the scores of pairs."""
         m = federation.num_clients
         if self.theta_scale is not None and not federation.topology.num_servers:
             raise UserError("substitution.theta_scale saves a server's comparisons; use --topology server, or null")
@@ -93,15 +98,15 @@ class FDMS(Substitution):
             self._refuse_too_many(m)
         else:
             _refuse_too_many_pairs(expected_pairs(federation), "in its first rounds")
-            m = 0  # nothing is known of pairs in general
+            m = 0  # without a server there are no common scores
         self.scores, self.counts = torch.zeros(m, m, dtype=torch.float64), torch.zeros(m, m, dtype=torch.long)
         self.candidates = ~torch.eye(m, dtype=torch.bool)
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, round: Round) -> None:
-        """Update, at a server, the running means with this round's pairs of updates."""
+        """Update a server's running means with this round's pairs of updates."""
         if not round.num_servers:
-            return  # which clients receive from which is known later
+            return  # `on_substitute` does this for receivers without a server, since it needs the selected links
         m, took_part = round.num_clients, round.participants
         pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
         first, second = torch.nonzero(pairs.triu_(1), as_tuple=True)  # each pair once
@@ -112,7 +117,7 @@ class FDMS(Substitution):
         round.log("similarities", len(first))
 
     def on_substitute(self, round: Round) -> None:
-        """Put friends in the place of the dropped ones; without a server, each receiver's own."""
+        """Write friends as substitutes of dropped clients; without a server, then update each receiver's scores."""
         m = round.num_clients
         receivers, senders = round.selected.receivers, round.selected.senders
         missing = torch.nonzero(senders < m).squeeze(1)
@@ -125,13 +130,13 @@ class FDMS(Substitution):
                 observed = Links(clients, others, round.num_nodes)
                 round.likeness = LinkMemory(observed, self.scores[clients, others])
             return
-        heard = _heard(round)
-        known = self.observed if self.observed.nodes else PairScores.empty(m)
-        round.substitute[missing] = known.friends(heard, receivers[missing], senders[missing])
-        self._overhear(round, heard, known)
+        received = _received(round)
+        former = self.observed if self.observed.nodes else PairScores.empty(m)
+        round.substitute[missing] = former.friends(received, receivers[missing], senders[missing])
+        self._observe(round, received, former)
 
     def on_round_end(self, round: Round) -> None:
-        """Drop candidates that are clearly worse than the best one, from the next round on."""
+        """Remove candidates that are clearly worse than the best one, for the next rounds."""
         if self.theta_scale is None:
             return
         assert round.federation.num_rounds is not None
@@ -144,35 +149,35 @@ class FDMS(Substitution):
         round.log("candidates", float(self.candidates.sum(1).double().mean()))
 
     # --- without a server ---------------------------------------------------------------------------------------------
-    def _overhear(self, round: Round, heard: Links, known: PairScores) -> None:
-        """Update the running means of each receiver with the pairs of updates that it got to see."""
-        pairs = distinct_pairs(heard)
+    def _observe(self, round: Round, received: Links, former: PairScores) -> None:
+        """Add the scores of the pairs of updates that each receiver received to its running means."""
+        pairs = distinct_pairs(received)
         cosines = round.bank.compare("sent", pairs, relative_to="start").cosines
-        own = None
-        if round.bank.changes_messages:  # a receiver knows what it trained itself
-            own = round.bank.compare("trained", heard, relative_to="start", to="sent").cosines
+        to_own = None
+        if round.bank.changes_messages:  # a receiver compares with the update that it trained, not the one that it sent
+            to_own = round.bank.compare("trained", received, relative_to="start", to="sent").cosines
 
         def score(receivers: Tensor, first: Tensor, second: Tensor) -> Tensor:
-            found = pairs.look_up(cosines, second, first)
-            if own is not None:
+            of_pairs = pairs.look_up(cosines, second, first)
+            if to_own is not None:
                 itself = (first == receivers) | (second == receivers)
                 other = torch.where(first == receivers, second, first)
-                found[itself] = heard.look_up(own, receivers[itself], other[itself])
-            return similarity_scores(found)
+                of_pairs[itself] = received.look_up(to_own, receivers[itself], other[itself])
+            return similarity_scores(of_pairs)
 
-        self.observed = known.with_observed(heard, score)
+        self.observed = former.with_observed(received, score)
         _refuse_too_many_pairs(len(self.observed), f"by {nth_round(round.index)}")
-        round.charge_comparison("trained", heard, relative_to="start")
-        round.log("similarities", count_pairs(heard.count))
+        round.charge_comparison("trained", received, relative_to="start")
+        round.log("similarities", count_pairs(received.count))
 
     # --- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return what a server knows, and what receivers without one do."""
+        """Return the scores of a server, and those of receivers without a server."""
         observed = {"observed": dict(vars(self.observed))} if self.observed.nodes else {}
         return {**super().state_dict(), **observed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore; of the matrices of all pairs at each receiver, which earlier versions kept, the observed ones."""
+        """Restore the scores; convert matrices of all pairs at each receiver, an earlier format, to observed pairs."""
         super().load_state_dict(state_dict)
         observed = state_dict.get("observed")
         self.observed = PairScores.empty(0) if observed is None else PairScores(**observed)
@@ -182,7 +187,7 @@ class FDMS(Substitution):
             self.candidates = torch.zeros(0, 0, dtype=torch.bool)
 
     def _refuse_too_many(self, m: int) -> None:
-        """What a server cannot hold of all pairs of m clients, or would take too long to compare."""
+        """Refuse numbers of clients whose pairs a server cannot hold, or would take too long to compare."""
         pairs = m * (m - 1) // 2
         held = f"{pairs:,} pairs of clients, {size(STATE_BYTES * m * m)} of scores, counts and candidates"
         if m >= MOST_COMPARED and self.theta_scale is None:
@@ -200,27 +205,23 @@ class FDMS(Substitution):
 
 
 def expected_pairs(federation: Federation) -> int:
-    """About how many pairs all receivers observe in a round, where no client drops out and no server mixes.
-
-    Args:
-        federation: of the run.
-    """
+    """Estimate how many pairs all receivers observe in a round in which no client drops out, without a server."""
     selection = federation.policy(Selection)
     most = federation.num_nodes if selection is None or selection.k == "all" else selection.k
     return count_pairs(federation.topology.linked(0).count.clamp(max=most) + 1)
 
 
-def _heard(round: Round) -> Links:
-    """Whose model each client gets to average, its own included."""
+def _received(round: Round) -> Links:
+    """Return the links over which receivers get trained models in this round, with a link of each to itself."""
     own = Links.loops(round.receivers & round.participants)
     return round.selected.between(senders=round.participants).union(own)
 
 
 def _refuse_too_many_pairs(pairs: int, when: str) -> None:
-    """What receivers without a server cannot hold.
+    """Refuse numbers of pairs whose scores receivers without a server cannot hold.
 
     Raises:
-        UserError: so many pairs take more memory than the machine has.
+        UserError: the pairs take more memory than the machine has.
     """
     memory = machine_memory()
     if memory is not None and PAIR_BYTES * pairs > memory:

@@ -1,4 +1,4 @@
-"""The baseline of FL-FDMS: a dropped client's last update is used again."""
+"""The baseline of FL-FDMS: the last update of a dropped client is used again."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 class Stale(Substitution):
-    """A dropped client is replaced by the last update it sent, added to the receiver's present model.
+    """The replacement of a dropped client by its last update (FL-FDMS, arXiv 2205.13222, section 6.1.3).
 
-    Of buffers, which are no updates, those that it sent last stand in as they are. A client that has never taken part
-    is replaced by the mean of the active ones (FL-FDMS section 6.1.3). A server has the updates that were uploaded to
-    it; between clients every use of a stored update is charged as a model.
+        model used for j at receiver i = w_i + u_j,    u_j = last update that j sent
+
+    w_i is the receiver's model from before the round. Buffers are not updates: those that j sent last are used as they
+    are. A client that has never taken part is replaced by the mean of the active ones. A server has the updates that
+    were uploaded to it; between clients each use of a stored update is charged as a model.
 
     Args:
-        stored: `update`, the paper's words, or `model`: the last model that the client sent stands in as it is, which
-            is what the authors' public code averages.
+        stored: `update`, as in the paper and above; `model`: the last model that the client sent is used as it is, as
+            in the authors' public code.
     """
 
     method_name = "Stale"
@@ -33,14 +35,14 @@ class Stale(Substitution):
 
     def __init__(self, stored: Literal["update", "model"] = "update") -> None:
         self.stored = stored
-        self.seen: Tensor  # who has ever taken part, bool [m]
+        self.seen: Tensor  # clients that have taken part in some round, bool [m]
 
     def start(self, federation: Federation) -> None:
-        """Begin with no client that has taken part."""
+        """Begin without stored updates."""
         self.seen = torch.zeros(federation.num_clients, dtype=torch.bool)
 
     def on_trained(self, round: Round) -> None:
-        """Store what the clients that took part have sent."""
+        """Store the updates, or models, that the clients of this round have sent."""
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
@@ -51,7 +53,7 @@ class Stale(Substitution):
         self.seen = self.seen | took_part
 
     def on_substitute(self, round: Round) -> None:
-        """Replace a dropped client by what it sent last; one that never sent, by the mean of the active ones."""
+        """Write stored rows as substitutes of dropped clients; -1, the mean, for those that have not sent anything."""
         m, n = round.num_clients, round.num_nodes
         round.substitute_rows.append(SubstituteRows("stale", relative=self.stored == "update"))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
