@@ -1,7 +1,7 @@
 """The mathematics of the algorithms as pure functions on tensors: no state, no Lightning.
 
-Numbers for links are plain tensors beside a list of links, one entry each, and stand before it among the arguments. NaN
-is an unknown similarity; everything on links is float64; ties go to the lowest id.
+Numbers for links are plain tensors with an entry for each link of a list, and come before the list among the arguments.
+NaN is an unknown similarity; all numbers for links are float64; ties go to the lowest id.
 """
 
 from dfl_lightning.functional.baselines.dispfl import erk_densities, pruned_share, searched_mask

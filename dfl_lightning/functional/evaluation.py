@@ -1,8 +1,8 @@
 """Measures of a run: precision and recall of neighbours, accuracy of substitutes, and the accuracies of papers.
 
 NaN stands for an accuracy, or another score, that does not exist. A client without test data has no loss either, and is
-left out of every mean. A client with a loss and without a score is one whose loss is not finite: a mean over clients is
-NaN then, for one over the others would look better the more models break.
+left out of all means. A client with a loss and without a score is one whose loss is not finite. A mean over clients is
+NaN then, since the mean over the others would look better the more models break.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = [
 
 
 def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Links) -> tuple[float, float]:
-    """Compute how well the selected neighbours agree with the ground-truth clusters.
+    """Compute precision and recall of the selected neighbours against the ground-truth clusters.
 
     Args:
-        selected: whom each receiver selected.
+        selected: links to the neighbours that each receiver selected.
         clusters: the cluster of each client, long [n].
-        reachable: whom it can reach.
+        reachable: links to the neighbours that it could select.
 
     Returns:
         Precision, the share of the selected that are in the receiver's own cluster (mean over the receivers that
         selected a client), and recall, the share of the reachable members of that cluster that are selected (mean over
-        the receivers that can reach one), both in [0, 1]. NaN where there is no such receiver.
+        the receivers that can reach one), both in [0, 1]. NaN if there is no such receiver.
 
     Examples:
         >>> clusters = torch.tensor([0, 0, 1])
@@ -52,20 +52,20 @@ def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Lin
     """
     selected = selected.keep(selected.receivers != selected.senders)
     oneself = Links.loops(torch.ones(len(clusters), dtype=torch.bool)).within(reachable)
-    found, to_find = selected.within_groups(clusters), reachable.count_alike(clusters) - oneself.long()
-    return _mean_share(found.count, selected.count), _mean_share(found.intersection(reachable).count, to_find)
+    right, relevant = selected.within_groups(clusters), reachable.count_alike(clusters) - oneself.long()
+    return _mean_share(right.count, selected.count), _mean_share(right.intersection(reachable).count, relevant)
 
 
 def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float:
     """Compute how often a client that dropped out is replaced by one of its own cluster.
 
     Args:
-        friends: who stood in, of each case, long [E]; -1 = none, which counts as wrong.
+        friends: the client that replaces it in each case, long [E]; -1 = none, which counts as wrong.
         clusters: the cluster of each client, long [m].
-        clients: who had dropped out, of each case, long [E].
+        clients: the client that dropped out in each case, long [E].
 
     Returns:
-        Share of the cases, in [0, 1]; NaN if there is none.
+        Share of the cases with a friend of the same cluster, in [0, 1]; NaN without cases.
 
     Examples:
         >>> friend_accuracy(torch.tensor([1, 2]), torch.tensor([0, 0, 1]), clients=torch.tensor([0, 1]))
@@ -75,11 +75,11 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float
 
 
 def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
-    """Return who has data, and a model without an accuracy on them: in an evaluation, one with a loss not finite.
+    """Return the clients with data but without an accuracy: those whose loss is not finite.
 
     Args:
-        losses: of each client, NaN without data, [..., m].
-        accuracies: of each client, NaN without data and where the loss is not finite, [..., m].
+        losses: the loss of each client, NaN without data, [..., m].
+        accuracies: the accuracy of each client, NaN without data or if the loss is not finite, [..., m].
 
     Returns:
         bool [..., m].
@@ -92,13 +92,13 @@ def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
 
 
 def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
-    """Return the arrays of an evaluation whose mean over clients is NaN, because a client has no score.
+    """Return the names of an evaluation's arrays whose mean over clients is NaN, because a client has no score.
 
-    A mean loss is infinite then.
+    The mean loss is infinite then.
 
     Args:
-        results: by names such as `val_loss`, `val_acc` and `global_test_acc`, [m] each.
-        score: what the task calls its score.
+        results: arrays by names such as `val_loss`, `val_acc` and `global_test_acc`, [m] each.
+        score: name of the task's score.
 
     Examples:
         >>> loss, accuracy = torch.tensor([0.5, torch.inf]), torch.tensor([0.9, torch.nan])
@@ -115,7 +115,7 @@ def of_clients(results: Mapping[str, Tensor], who: Tensor | None) -> dict[str, T
     """Return the results of some clients; those of a global model stay as they are.
 
     Args:
-        results: of an evaluation, by names such as `test_acc`, [m] each, and `global_test_acc`, [1].
+        results: arrays of an evaluation by names such as `test_acc`, [m] each, and `global_test_acc`, [1].
         who: the clients, bool [m]; None: all of them.
 
     Examples:
@@ -128,11 +128,11 @@ def of_clients(results: Mapping[str, Tensor], who: Tensor | None) -> dict[str, T
 
 
 def client_mean(values: Tensor, broken: Tensor) -> float:
-    """Compute the mean over the clients that have a number; NaN where one has none though it has data.
+    """Compute the mean over the clients that have a number; NaN if a client has data but no number.
 
     Args:
         values: one number per client, NaN without data, [m].
-        broken: who has none though it has data, bool [m]; see `without_accuracy`.
+        broken: clients with data but without a number, bool [m]; see `without_accuracy`.
 
     Examples:
         >>> client_mean(torch.tensor([0.5, 1.0, torch.nan]), torch.tensor([False, False, False]))
@@ -150,7 +150,7 @@ def worst_decile_mean(values: Tensor) -> float:
         values: one number per client, higher is better, [m].
 
     Returns:
-        Mean of the ceil(m / 10) lowest values, in their unit; NaN without any.
+        Mean of the ceil(m / 10) lowest values, in their unit; NaN without values.
 
     Examples:
         >>> worst_decile_mean(torch.tensor([0.9, 0.1, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.3]))
@@ -163,10 +163,10 @@ def worst_decile_mean(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class OverClients:
-    """A measure over the clients that have it.
+    """Mean, spread and worst tenth of a measure over the clients that have it.
 
     Attributes:
-        mean: over clients.
+        mean: mean over clients.
         std: standard deviation, with n in its denominator.
         worst10: mean of the worst tenth; see `worst_decile_mean`.
     """
@@ -179,12 +179,12 @@ class OverClients:
 def over_clients(values: Tensor, broken: bool = False, higher_is_better: bool = True) -> OverClients:
     """Compute mean, standard deviation and worst tenth of a measure over clients.
 
-    Every number of them that a run writes, prints or draws is from here.
+    All such numbers that a run writes, prints or draws are computed here.
 
     Args:
         values: one number per client, NaN without data, [m].
         broken: whether a client with data has no number; see `without_mean`. All three are NaN then.
-        higher_is_better: whether the worst are those with the lowest numbers.
+        higher_is_better: whether the lowest numbers are the worst.
 
     Examples:
         >>> over_clients(torch.tensor([0.25, 0.75, torch.nan]))
@@ -207,10 +207,10 @@ def accuracy_summary(
     Args:
         history: test accuracy at every evaluation, [evaluations, clients].
         validation: validation accuracy at the same evaluations, [evaluations, clients], if there is any.
-        broken: who has test data and no accuracy, bool [evaluations, clients]; None: no client.
+        broken: clients with test data but without an accuracy, bool [evaluations, clients]; None: no client.
 
     Returns:
-        Those of `score_summary`, by the names `acc_last`, `acc_best_round`, `acc_best_per_client` and `acc_best_val`.
+        The numbers of `score_summary`, named `acc_last`, `acc_best_round`, `acc_best_per_client` and `acc_best_val`.
 
     Examples:
         >>> history = torch.tensor([[0.5, 0.25], [0.25, 0.75], [0.5, 0.25]])
@@ -226,19 +226,19 @@ def score_summary(
     broken: Tensor | None = None,
     higher_is_better: bool = True,
 ) -> dict[str, float | None]:
-    """Compute four numbers, each of which papers call "the score" of a run.
+    """Compute the four numbers that papers call "the score" of a run.
 
     Args:
         history: the score on test data at every evaluation, [evaluations, clients].
-        validation: on validation data at the same evaluations, [evaluations, clients], if there is any.
-        broken: who has test data and no score, bool [evaluations, clients]; None: no client.
-        higher_is_better: whether the best is the highest.
+        validation: the score on validation data at the same evaluations, [evaluations, clients], if there is any.
+        broken: clients with test data but without a score, bool [evaluations, clients]; None: no client.
+        higher_is_better: whether the highest score is the best.
 
     Returns:
         Means over clients, in the unit of `history`: `last` at the last evaluation; `best_round` at the evaluation with
-        the best mean; `best_per_client` of each client's own best (an optimistic bound: it looks at the test data);
-        `best_val` at each client's best validation score, the latest among equals, or None without validation. NaN
-        where a client with data has no such number.
+        the best mean; `best_per_client` of each client's own best (an optimistic bound, chosen on the test data);
+        `best_val` at each client's best validation score, the latest among equals, or None without validation. NaN if
+        a client with data has no such number.
 
     Examples:
         >>> errors = torch.tensor([[2.0, 4.0], [4.0, 1.0]])
@@ -264,24 +264,24 @@ def score_summary(
 
 
 def _mean(values: Tensor) -> float:
-    """The mean of what is not NaN, in double precision; NaN of nothing."""
+    """Compute the mean of the values that are not NaN, in double precision; NaN without any."""
     numbers = values.double().cpu().numpy()
     return float(np.nanmean(numbers)) if not np.isnan(numbers).all() else torch.nan
 
 
 def _mean_share(part: Tensor, whole: Tensor) -> float:
-    """The mean of part / whole, long [n] each, over the receivers where `whole` is not 0."""
+    """Compute the mean of part / whole, long [n] each, over the receivers whose `whole` is not 0."""
     return float((part.double() / whole.double()).nanmean())
 
 
 def _best(values: Tensor) -> Tensor:
-    """The maximum over the first dimension of what is not NaN."""
+    """Compute the maximum over the first dimension without NaN; NaN if all values are NaN."""
     best = torch.where(values.isnan(), torch.full_like(values, -torch.inf), values).amax(0)
     return torch.where(values.isnan().all(0), torch.full_like(best, torch.nan), best)
 
 
 def _at_best_validation(history: Tensor, validation: Tensor) -> Tensor:
-    """Each client's value in `history` where its validation is best, the latest among equals; NaN without any."""
+    """Return each client's value in `history` at its best validation, the latest among equals; NaN without any."""
     comparable = torch.where(validation.isnan(), torch.full_like(validation, -torch.inf), validation)
     latest = len(validation) - 1 - comparable.flip(0).argmax(0)
     chosen = history.gather(0, latest[None, :])[0]

@@ -1,8 +1,8 @@
 """From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step.
 
-Votes and weights are numbers beside a list of voters: pairs (receiver, row), rows being nodes and then what else may be
-mixed. Weights are the entries of a round's mixing matrix W, new model_i = sum_j W_ij row_j; votes are what an
-aggregation makes them of.
+Votes and weights have an entry for each of a list of voters: pairs (receiver, row), where rows are first the nodes and
+then other rows that may be mixed. Weights are the entries of a round's mixing matrix W, new model_i = sum_j W_ij row_j;
+an aggregation computes them from the votes.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ def count_votes(
 ) -> tuple[Links, Tensor]:
     """Count the votes of each row in each receiver's average.
 
-    Every selected sender has one vote, which goes to the row `substitute` of its link: its own, the row of a friend
-    (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A substitute of -1 is the mean of the
-    active ones among i's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there is
-    none.
+    Each selected sender has one vote, which goes to the row `substitute` of its link: its own, the row of a friend
+    (FL-FDMS, arXiv 2205.13222, section 5.1) or a stored row. A substitute of -1 is the mean of the active ones among
+    the receiver's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there are none.
 
     Args:
-        selected: the senders that each receiver would mix if all were active.
+        selected: links to the senders that each receiver would mix if all were active.
         substitute: the row that the receiver mixes for the sender of a link, long [E], -1 to rows - 1.
-        active: who takes part in this round, bool [n].
-        include_self: the receivers that have a vote for their own row, bool [n].
-        rows: how many rows there are to vote for, P, at least n.
-        receivers: whose own row is on the list in any case, bool [n].
+        active: nodes that take part in this round, bool [n].
+        include_self: receivers that have a vote for their own row, bool [n].
+        rows: P, the number of rows, at least n.
+        receivers: nodes whose own row is listed even without a vote, bool [n].
 
     Returns:
-        The list of voters, from n nodes to P rows, and votes beside it, float64; above 0, except for own rows
-        without a vote.
+        The list of voters, pairs of n nodes and P rows, and their votes, float64: above 0, or 0 for own rows without a
+        vote.
 
     Raises:
-        ValueError: a substitute that is no row, or fewer rows than nodes.
+        ValueError: a substitute is out of range, or there are fewer rows than nodes.
 
     Examples:
         Client 2 has dropped out. Receiver 0 mixes its friend 1 instead; receiver 1 has only client 0 left.
@@ -63,31 +62,35 @@ def count_votes(
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
     if ((substitute < -1) | (substitute >= rows)).any():
         raise ValueError(f"a substitute must be -1 or one of the {rows} rows")
-    known = substitute >= 0
-    absent = selected.sum(~known)
+    has_substitute = substitute >= 0
+    absent = selected.sum(~has_substitute)
     present = selected.between(receivers=absent > 0, senders=active)
     split = absent.double() / present.count.clamp(min=1)
     own = torch.nonzero(receivers | include_self).squeeze(1)
     parts = (
-        (selected.receivers[known], substitute[known], torch.ones(int(known.sum()), dtype=torch.float64)),
+        (
+            selected.receivers[has_substitute],
+            substitute[has_substitute],
+            torch.ones(int(has_substitute.sum()), dtype=torch.float64),
+        ),
         (present.receivers, present.senders, split[present.receivers]),
         (own, own, include_self[own].double()),
     )
     receiving, voted_for, numbers = (torch.cat(several) for several in zip(*parts, strict=True))
-    codes, places = (receiving * rows + voted_for).unique(return_inverse=True)
-    votes = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, places, numbers)
+    codes, entries = (receiving * rows + voted_for).unique(return_inverse=True)
+    votes = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, entries, numbers)
     return Links.coded(codes, n, rows), votes
 
 
 def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
-    """Compute weights in proportion to the votes that sum to 1 for each sender: what it gives to each receiver.
+    """Compute the share of each sender that a receiver gets, in proportion to the votes: P_ij = v_ij / sum_k v_kj.
 
     Args:
         votes: votes >= 0, [E].
         voters: receivers and the rows that they may mix.
 
     Returns:
-        float64 [E]; zeros for a row without votes.
+        float64 [E]; they sum to 1 for each sender, or are 0 without votes.
 
     Examples:
         Client 0 is received by 1, and only client 1 receives from 1.
@@ -102,7 +105,7 @@ def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
 
 
 def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
-    """Compute weights in proportion to the votes: a plain average.
+    """Compute weights in proportion to the votes, a plain average: W_ij = v_ij / sum_k v_ik.
 
     Args:
         votes: votes >= 0, [E].
@@ -122,18 +125,18 @@ def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
 
 
 def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = None) -> Tensor:
-    """Compute Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
+    """Compute Metropolis-Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)), and W_ii = 1 - sum_j W_ij.
 
     Where selection is mutual the weights are symmetric and doubly stochastic: averaging keeps the mean of all models
     (Xiao, Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
 
     Args:
-        votes: votes >= 0, [E]; d_i is the number of i's votes for others, its vote for itself not counted.
+        votes: votes >= 0, [E]; d_i is the number of i's votes for others, without its vote for itself.
         voters: receivers and the rows that they may mix; among these the own row of every receiver with votes.
-        owners: whose model or update each row is, long [P]; default: row j is that of node j.
+        owners: the node that owns the model or update of each row, long [P]; default: node j owns row j.
 
     Returns:
-        float64 [E]; they sum to 1 for each receiver, its own share at its own row; 0 for a receiver without votes.
+        float64 [E]; they sum to 1 for each receiver, and are 0 for a receiver without votes.
 
     Raises:
         ValueError: a receiver with votes lacks its own row.
@@ -151,22 +154,22 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
     own = _own_rows(voters, voters.any(votes > 0))
     others = votes.masked_fill(own, 0)
     degrees = voters.sum(others)
-    whose = voters.senders if owners is None else owners[voters.senders]
-    weights = others / (1 + torch.maximum(degrees[voters.receivers], degrees[whose]))
+    sending = voters.senders if owners is None else owners[voters.senders]
+    weights = others / (1 + torch.maximum(degrees[voters.receivers], degrees[sending]))
     left = torch.where(voters.sum(votes) > 0, 1 - voters.sum(weights), 0.0)
     return torch.where(own, left[voters.receivers], weights)
 
 
 def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
-    """Compute what weights of averages move between pairs, W - I where W is symmetric.
+    """Compute weights of an exchange that keeps sums over clients: W - I if W is symmetric.
 
     Args:
-        weights: row-stochastic weights, [E]; of a pair with two different weights the smaller one counts.
+        weights: row-stochastic weights, [E]; for a pair with two different weights the smaller one is used.
         voters: receivers and the nodes that they mix; among these the own row of every receiver with weights.
 
     Returns:
-        float64 [E], the same for a pair both ways; they sum to 0 for each receiver and for each sender, so that what is
-        exchanged by them keeps its sum.
+        float64 [E], the same for both directions of a pair; they sum to 0 for each receiver and for each sender, so
+        that numbers exchanged with these weights keep their sum.
 
     Raises:
         ValueError: a receiver with weights lacks its own row.
@@ -187,20 +190,19 @@ def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
 
 
 def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: float) -> Tensor:
-    """Compute weights of servers that go only a part of the way to the average: w + eta * (average - w).
+    """Compute weights of servers that take a step towards the average: w + eta * (average - w).
 
-    With a step size eta the global update of FL-FDMS (arXiv 2205.13222, eq. 4) is a weight 1 - eta on the server's own
-    row and eta times the weights of the average.
+    For a step of size eta (FL-FDMS, arXiv 2205.13222, eq. 4) the server's own row has the weight 1 - eta, and the
+    weights of the average are multiplied by eta.
 
     Args:
         weights: row-stochastic weights, [E].
         voters: receivers and the rows that they may mix; among these the own row of every server with weights.
-        servers: who is a server, bool [n].
+        servers: nodes that are servers, bool [n].
         step_size: eta > 0; 1 takes the average itself.
 
     Returns:
-        A new float64 [E]; those of the other receivers, and of servers without any (no active sender), are as they
-        were.
+        A new float64 [E]; the weights of other receivers, and of servers without weights, are unchanged.
 
     Raises:
         ValueError: a server with weights lacks its own row.
@@ -222,7 +224,11 @@ def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: floa
 
 
 def _own_rows(voters: Links, needed: Tensor) -> Tensor:
-    """Which voters are receivers themselves, bool [E]; a ValueError where one of those `needed`, bool [n], is not."""
+    """Mark the voters that are a receiver's own row, bool [E].
+
+    Raises:
+        ValueError: one of the receivers `needed`, bool [n], does not have its own row among its voters.
+    """
     own = voters.receivers == voters.senders
     if bool((needed & ~voters.any(own)).any()):
         raise ValueError("a receiver lacks its own row among those that it mixes")

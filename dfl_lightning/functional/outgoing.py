@@ -1,4 +1,4 @@
-"""What a client makes of its update before it sends it: clipping, the largest entries alone, fewer bits.
+"""Changes of an update before a client sends it: clipping, sparsification, quantization.
 
 - DP-FedAvg (arXiv 1710.06963): u becomes u min(1, S / |u|), then noise is added                   (`clipped`)
 - sparsified SGD (arXiv 1809.07599): the k largest entries of u are sent, the rest is kept         (`largest_entries`)
@@ -18,8 +18,8 @@ def clipped(updates: Tensor, longest: float) -> Tensor:
     """Shorten updates that are longer than `longest` to that length; the others stay as they are.
 
     Args:
-        updates: one a row, [k, width].
-        longest: their greatest Euclidean length, above 0 (S in DP-FedAvg, arXiv 1710.06963, algorithm 1).
+        updates: one update per row, [k, width].
+        longest: greatest Euclidean length, above 0 (S in DP-FedAvg, arXiv 1710.06963, algorithm 1).
 
     Returns:
         A new [k, width].
@@ -35,10 +35,10 @@ def clipped(updates: Tensor, longest: float) -> Tensor:
 
 
 def entries_kept(share: float, width: int) -> int:
-    """Count the entries in a share of them: rounded, at least 1, and 0 of none.
+    """Count the entries that sparsification keeps: a share of them, rounded, at least 1 unless `width` is 0.
 
     Args:
-        share: 0 to 1.
+        share: share of the entries, 0 to 1.
         width: number of entries.
 
     Examples:
@@ -49,11 +49,11 @@ def entries_kept(share: float, width: int) -> int:
 
 
 def largest_entries(rows: Tensor, count: int) -> Tensor:
-    """Return the `count` largest entries of each row by absolute value, of equals the first ones; zeros elsewhere.
+    """Keep the `count` largest entries of each row by absolute value, the first ones among equals; set others to 0.
 
     Args:
-        rows: finite, [k, width].
-        count: from 0 to the width.
+        rows: finite numbers, [k, width].
+        count: number of entries to keep, from 0 to the width.
 
     Returns:
         A new [k, width].
@@ -77,16 +77,16 @@ def largest_entries(rows: Tensor, count: int) -> Tensor:
 
 
 def quantized(rows: Tensor, draws: Tensor, bits: int, bucket: int) -> Tensor:
-    """Return entries rounded at random to multiples of their bucket's length over s = 2^(bits-1) - 1, right on average.
+    """Quantise entries at random to multiples of their bucket's length divided by s = 2^(bits-1) - 1, without bias.
 
-    It is Q_s of QSGD (arXiv 1610.02132, section 3.1): with a = s |v| / length, the level is floor(a), or one more with
-    probability a - floor(a).
+    This is Q_s of QSGD (arXiv 1610.02132, section 3.1): with a = s |v| / length, the level is floor(a), or floor(a) + 1
+    with probability a - floor(a).
 
     Args:
-        rows: finite, [k, width].
-        draws: numbers from 0 to 1, [k, width].
-        bits: of an entry, its sign included, at least 2.
-        bucket: entries of a row that share a length, the last ones of a row perhaps fewer.
+        rows: finite numbers, [k, width].
+        draws: uniform random numbers from 0 to 1, [k, width].
+        bits: bits of an entry, its sign included, at least 2.
+        bucket: number of entries of a row that share a length; the last bucket of a row may have fewer.
 
     Returns:
         A new [k, width].
@@ -112,8 +112,8 @@ def quantized_bytes(width: int, bits: int, bucket: int) -> int:
 
     Args:
         width: number of entries.
-        bits: of an entry.
-        bucket: entries that share a length.
+        bits: bits of an entry.
+        bucket: number of entries that share a length.
 
     Examples:
         >>> quantized_bytes(1000, 8, 512)

@@ -1,4 +1,4 @@
-"""Choosing senders that are good enough; the best and random ones are `Links.top` and `Links.draw`."""
+"""The choice of senders by a threshold; `Links.top` and `Links.draw` choose the best and random ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def above_threshold(scores: Tensor, links: Links, threshold: Tensor) -> Tensor:
     """Select the senders whose score reaches the receiver's threshold (AFIND+, arXiv 2407.04460, algorithm 1, line 3).
 
     Args:
-        scores: what the receiver thinks of each sender, [E]; NaN = unknown, never chosen.
-        links: who can be chosen.
-        threshold: the least score that is good enough, in units of the scores, [n].
+        scores: the receiver's score of each sender, [E]; NaN = unknown, never chosen.
+        links: the senders that can be chosen.
+        threshold: the least score of a chosen sender, in units of the scores, [n].
 
     Returns:
         bool [E].

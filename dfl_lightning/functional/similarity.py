@@ -1,4 +1,4 @@
-"""Cosines and distances of all pairs of clients, from the Gram matrix of their vectors alone.
+"""Cosines and distances of all pairs of clients, computed from the Gram matrix of their vectors.
 
 A Gram matrix holds the inner products `gram[i, j] = <x_i, x_j>`; everything here is [m, m], in float64.
 """
@@ -41,23 +41,23 @@ def cosines_from_gram(gram: Tensor) -> Tensor:
 
 
 def centred_cosines(gram: Tensor, seen: Tensor) -> Tensor:
-    """Compute cosines after each receiver has subtracted the mean of the vectors it can see.
+    """Compute cosines after each receiver has subtracted the mean of the vectors that it can see.
 
     Entry (i, j) is the cosine of `x_i - c_i` and `x_j - c_i`, where `c_i` is the mean of x_i and of all x_j with
-    `seen[i, j]`. What all clients have in common (a common start, a common drift) cancels. The result is not symmetric:
-    each receiver has its own centre.
+    `seen[i, j]`. Parts that all clients share (a common start, a common drift) cancel. The result is not symmetric,
+    since each receiver has its own centre.
 
-    A centred vector counts as zero, and its cosines as 0, when its squared norm is below 1e-9 of the mean squared norm
+    A centred vector counts as zero, and its cosines are 0, if its squared norm is below 1e-9 of the mean squared norm
     of the vectors that enter c_i: identical clients have cosine exactly 0, not a rounding error's direction. For a
     Gram matrix in a shorter dtype than float64 the limit is 1e-4, so pass it in the dtype in which it was summed.
 
     Args:
         gram: inner products, [m, m].
-        seen: the vectors receiver i can see, bool [m, m]; i itself always counts as seen.
+        seen: the vectors that receiver i can see, bool [m, m]; i always sees its own.
 
     Returns:
-        Cosines in [-1, 1], float64 [m, m], also for pairs outside `seen`, which are the caller's to mask. NaN where a
-        vector that is not finite takes part; one that i does not see leaves the rest of row i alone.
+        Cosines in [-1, 1], float64 [m, m], also for pairs outside `seen`, which the caller should mask. NaN if a vector
+        that is not finite takes part; if i does not see it, the other entries of row i are not affected.
 
     Examples:
         >>> proxies = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]], dtype=torch.float64)
@@ -110,9 +110,9 @@ def distances_from_gram(gram: Tensor) -> Tensor:
 
 
 def _normalised(inner: Tensor, norms: Tensor, nonzero: Tensor) -> Tensor:
-    """`inner / norms` as cosines: 0 where either vector is zero, 1 for a non-zero vector with itself.
+    """Compute the cosines `inner / norms`: 0 if either vector is zero, exactly 1 for a non-zero vector with itself.
 
-    `nonzero` is [m], or [m, m] where row i judges the vectors by its own standard.
+    `nonzero` marks vectors that are not zero, [m], or [m, m] if that differs from row to row.
     """
     nonzero = nonzero.expand_as(inner)
     own = nonzero.diagonal()

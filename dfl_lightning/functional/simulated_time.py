@@ -1,4 +1,4 @@
-"""How long a round would take on devices of given speeds, with given connections."""
+"""The time of a round's messages on devices with given connections."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def transfer_seconds(
 ) -> Tensor:
     """Compute the seconds that each client spends on receiving its messages one after the other.
 
-    A link is as fast as the slower of its two ends, and as late as the later one. Nodes after the m clients are servers
-    without limits; what they receive is counted to the client that sends it.
+    A link takes size / min(up of the sender, down of the receiver) + messages * max(both latencies). Nodes after the m
+    clients are servers without limits; the time of what they receive is added to the client that sends it.
 
     Args:
-        receivers: of each link that was used, long [e].
-        senders: long [e].
-        messages: over each link, [e]; each waits for the latency.
+        receivers: receiver of each link that was used, long [e].
+        senders: sender of each link, long [e].
+        messages: number of messages over each link, [e]; each waits for the latency.
         size: bytes over each link, [e].
-        up: bytes a second that each client can send, float64 [m].
-        down: bytes a second that each client can receive, float64 [m].
-        latency: seconds, float64 [m].
+        up: bytes per second that each client can send, float64 [m].
+        down: bytes per second that each client can receive, float64 [m].
+        latency: seconds that a message waits at each client, float64 [m].
 
     Returns:
-        float64 [m].
+        Seconds of each client, float64 [m].
 
     Examples:
         >>> up, down = torch.tensor([10.0, 20.0]).double(), torch.tensor([40.0, 5.0]).double()

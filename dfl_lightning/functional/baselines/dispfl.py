@@ -1,13 +1,13 @@
 """Dis-PFL (Dai et al. 2022, arXiv 2206.00187): sparse personal models over a decentralized graph.
 
-Its round (algorithms 1 and 2), and what does it here:
+Its round (algorithms 1 and 2), and the code of each step:
 
-1. masks of a given density, drawn layer by layer                        (`erk_densities`; the objective, on_start)
-2. local SGD on what the mask keeps                                      (the objective `DisPFL`, step)
+1. draw masks of a given density, layer by layer                         (`erk_densities`; the objective, on_start)
+2. local SGD on the entries that the mask keeps                          (the objective `DisPFL`, step)
 3. prune the smallest weights of each layer, by a cosine schedule        (`pruned_share`, `searched_mask`)
 4. regrow as many where the dense gradient is largest                    (`searched_mask`)
-5. average, entry by entry, over those whose masks hold the entry,
-   and keep what the client's own new mask holds                         (the aggregation `MaskedAverage`)
+5. average each entry over the models whose masks keep it,
+   and keep the entries of the client's own new mask                     (the aggregation `MaskedAverage`)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["erk_densities", "pruned_share", "searched_mask"]
 def erk_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float]:
     """Compute densities of layers in proportion to the sum of their dimensions over the product (Erdős-Rényi kernel).
 
-    The factor is such that the layers together have the density; those that would exceed 1 are dense, and the others
-    share what is left (Evci et al. 2020, arXiv 1911.11134).
+    All layers together have the given density. Layers whose density would exceed 1 are dense, and the others share the
+    remaining entries (Evci et al. 2020, arXiv 1911.11134).
 
     Args:
-        shapes: of the layers' weights, two dimensions or more each.
-        density: share of all their entries that is kept, above 0 and at most 1.
+        shapes: shape of each layer's weight, with two dimensions or more.
+        density: share of all entries that is kept, above 0 and at most 1.
 
     Examples:
         >>> erk_densities([(10, 10), (2, 2)], 0.5)
@@ -54,8 +54,8 @@ def pruned_share(round: int, rounds: int, first: float = 0.5) -> float:
     """Compute the share of a layer's weights that is pruned and regrown: first / 2 (1 + cos(pi t / T)).
 
     Args:
-        round: t, from 0.
-        rounds: T.
+        round: t, counted from 0.
+        rounds: T, of the whole run.
         first: the share in round 0.
 
     Examples:
@@ -66,15 +66,15 @@ def pruned_share(round: int, rounds: int, first: float = 0.5) -> float:
 
 
 def searched_mask(mask: Tensor, weights: Tensor, grads: Tensor, kept: int, pruned: int) -> Tensor:
-    """Return the mask after pruning and regrowing: as many entries as before, those that left may come back.
+    """Return the mask after pruning and regrowing, with as many ones as before; pruned entries may be regrown.
 
     Args:
         mask: zeros and ones, [k, size], with `kept` ones in each row.
-        weights: [k, size].
-        grads: dense gradients, [k, size].
-        kept: ones of a row.
-        pruned: how many of them leave, those of the smallest absolute weights; as many come in, those of the largest
-            absolute gradients among all that are out. Equal ones by the lowest index.
+        weights: the layer's weights, [k, size].
+        grads: dense gradients of these weights, [k, size].
+        kept: number of ones in a row.
+        pruned: number of ones that are pruned, those with the smallest absolute weights; as many entries with the
+            largest absolute gradients among all zeros are regrown. Ties go to the lowest index.
 
     Examples:
         >>> searched_mask(
@@ -88,6 +88,6 @@ def searched_mask(mask: Tensor, weights: Tensor, grads: Tensor, kept: int, prune
     """
     stay = kept - pruned
     held = weights.abs().masked_fill(mask == 0, -1.0).argsort(stable=True, dim=1, descending=True)[:, :stay]
-    found = torch.zeros_like(mask).scatter_(1, held, 1.0)
-    grown = grads.abs().masked_fill(found != 0, -1.0).argsort(stable=True, dim=1, descending=True)[:, :pruned]
-    return found.scatter_(1, grown, 1.0)
+    searched = torch.zeros_like(mask).scatter_(1, held, 1.0)
+    grown = grads.abs().masked_fill(searched != 0, -1.0).argsort(stable=True, dim=1, descending=True)[:, :pruned]
+    return searched.scatter_(1, grown, 1.0)

@@ -1,7 +1,7 @@
-"""FedeRiCo (arXiv 2210.06597): how useful another's model is, from its losses on the client's own data.
+"""FedeRiCo (arXiv 2210.06597): the usefulness of others' models, from their losses on the client's own data.
 
 The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*. Its round (algorithm 1),
-and what does it here:
+and the code of each step:
 
 1. a client asks M others for their models phi_j: with probability epsilon       (`FedeRiCo`, on_propose)
    random ones, else those with the largest weights
@@ -25,12 +25,12 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
     """Compute exponential moving averages of losses: L = (1 - beta) L + beta loss.
 
     Args:
-        averages: L so far, any shape; NaN where there has been no loss yet.
-        losses: this round's, same shape; NaN = not evaluated, infinity = of a model that is not finite.
+        averages: L so far, any shape; NaN before the first loss.
+        losses: losses of this round, same shape; NaN = not evaluated, infinity for a model that is not finite.
         beta: weight of this round's loss, in (0, 1].
 
     Returns:
-        float64, same shape; the first loss is the first average, also the first after an infinite one.
+        float64, same shape; the first loss is the first average, and so is the first loss after an infinite one.
 
     Examples:
         >>> averaged_losses(torch.tensor([1.0, 1.0, torch.nan]), torch.tensor([2.0, torch.nan, 3.0]), beta=0.6)
@@ -42,14 +42,14 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
 
 
 def collaborator_weights(averages: Tensor, links: Links) -> Tensor:
-    """Compute posterior weights of the models that were seen on the client's own data, w_i = softmax(-L_i).
+    """Compute posterior weights of the models evaluated on the client's own data, w_i = softmax(-L_i).
 
     Args:
-        averages: L_ij, [E]; NaN = never seen, infinity is useless.
-        links: whose models each receiver has seen, its own among them.
+        averages: L_ij, [E]; NaN = never evaluated; an infinite one gets the weight 0.
+        links: links to the models that each receiver has evaluated, its own among them.
 
     Returns:
-        float64 [E] in units of an average one of those seen: w_ij times their number; NaN stays NaN.
+        w_ij times the number of evaluated models, float64 [E], so that 1 is an average model; NaN stays NaN.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))  # one receiver, four senders

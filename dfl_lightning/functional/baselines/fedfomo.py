@@ -1,6 +1,6 @@
-"""FedFomo (arXiv 2012.08565): how much each model received would improve one's own, per distance.
+"""FedFomo (arXiv 2012.08565): the gain of each received model over the client's own, per distance.
 
-The paper's round (section 3), and what does it here:
+The paper's round (section 3), and the code of each step:
 
 1. a client asks for M models, each the best left by affinity P, or with probability epsilon a
    random one                                                                                  (`epsilon_greedy`)
@@ -22,29 +22,29 @@ from dfl_lightning.links import Links
 __all__ = ["affinity_step", "epsilon_greedy", "first_order_gain"]
 
 LEAST = 1e-9
-"""Signed weights whose sum is closer to 0 than this are divided by this."""
+"""Least divisor of signed weights, for sums close to 0."""
 
 WORST = 1e100
-"""Stands for an infinite loss of one's own model, so that of several models each has a share of the gains."""
+"""Loss that replaces an infinite loss of the client's own model, so that gains over it are finite."""
 
 ROUNDING = 16
-"""A loss is known to so many of the smallest relative differences of the models' precision."""
+"""Rounding error of a loss, in multiples of the machine epsilon of the models' precision."""
 
 
 def epsilon_greedy(
     preferred: Tensor, drawn: Tensor, explores: Sequence[Tensor], links: Links, limits: Tensor
 ) -> Tensor:
-    """Choose senders one after the other: the best that is left, or where a receiver explores a random one.
+    """Choose senders one after the other: the best that is left, or a random one if the receiver explores.
 
     Args:
-        preferred: the higher, the better the sender, [E]; finite, without ties.
-        drawn: random numbers, [E]; exploring takes the highest that is left.
-        explores: for the first choice, the second and so on, which receivers explore, bool [n].
-        links: to choose from.
-        limits: how many senders each receiver may choose, long [n], at most the number of choices.
+        preferred: score of each sender, higher is better, [E]; finite, without ties.
+        drawn: random numbers, [E]; a receiver that explores takes the highest that is left.
+        explores: the receivers that explore, bool [n], for the first choice, the second and so on.
+        links: the senders to choose from.
+        limits: number of senders that each receiver may choose, long [n], at most the number of choices.
 
     Returns:
-        bool [E].
+        Mask of the chosen links, bool [E].
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
@@ -53,26 +53,26 @@ def epsilon_greedy(
         tensor([ True, False,  True])
     """
     taken = torch.zeros(len(links), dtype=torch.bool)
-    for place, exploring in enumerate(explores):
+    for choice, exploring in enumerate(explores):
         order = torch.where(exploring[links.receivers], drawn, preferred).masked_fill(taken, torch.nan)
-        taken |= links.top(order, (limits > place).long())
+        taken |= links.top(order, (limits > choice).long())
     return taken
 
 
 def first_order_gain(
     before: Tensor, after: Tensor, distances: Tensor, precision: torch.dtype = torch.float64
 ) -> Tensor:
-    """Compute the gain of a model over one's own per distance (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
+    """Compute the gain of a model over the client's own per distance (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
 
     Args:
-        before: loss of the receiver's model from before the round, of any shape; an infinite one counts as 1e100.
-        after: loss of the model received on the same data, same shape; NaN = not known, infinite = useless.
+        before: L(w0), loss of the receiver's model from before the round, any shape; infinity counts as 1e100.
+        after: L(w), loss of the received model on the same data, same shape; NaN = unknown.
         distances: Euclidean distance of the two models, same shape.
-        precision: of the models. A difference of losses within its rounding is 0: two models that are equal but for
-            their last digits would otherwise be worth the quotient of two rounding errors, a number of any size.
+        precision: dtype of the models. A difference of losses within its rounding error counts as 0: otherwise the gain
+            of two almost equal models would be the quotient of two rounding errors, which can have any size.
 
     Returns:
-        float64, same shape; NaN where a loss is not known, minus infinity for a useless model, 0 for an equal one.
+        float64, same shape; NaN for an unknown loss, minus infinity for an infinite one, 0 for equal models.
 
     Examples:
         >>> after, distances = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([2.0, 4.0, 0.0])
@@ -87,16 +87,16 @@ def first_order_gain(
 
 
 def affinity_step(gains: Tensor, links: Links) -> Tensor:
-    """Compute what a round adds to affinities: gains over the absolute value of their sum, float64 [E].
+    """Compute a round's change of affinities: gains divided by the absolute value of their sum, float64 [E].
 
     Args:
-        gains: of the models that each receiver looked at, [E]; one that is not finite counts as 0.
-        links: whom each receiver looked at.
+        gains: gains of the models that each receiver evaluated, [E]; a gain that is not finite counts as 0.
+        links: links to these models.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> affinity_step(torch.tensor([0.5, -0.25, torch.nan]), links)
         tensor([ 2., -1.,  0.], dtype=torch.float64)
     """
-    known = gains.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return known / links.sum(known).abs().clamp(min=LEAST)[links.receivers]
+    finite = gains.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return finite / links.sum(finite).abs().clamp(min=LEAST)[links.receivers]

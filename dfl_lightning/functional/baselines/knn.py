@@ -1,7 +1,7 @@
-"""kNN-Per (arXiv 2111.09360): the labels of the nearest stored features vote for classes.
+"""kNN-Per (arXiv 2111.09360): the samples with the nearest stored features vote for their classes.
 
 The paper is *Personalized Federated Learning through Local Memorization* (Marfoq, Neglia, Kameni and Vidal, ICML 2022).
-What it does, and what does it here:
+Its steps, and the code of each:
 
 1. a network is trained by federated averaging, or by any other method           (selection, aggregation, objective)
 2. each client stores the features phi(x) of its own training samples            (the prediction `KNN`)
@@ -21,7 +21,7 @@ from torch import Tensor
 __all__ = ["best_vote_shares", "neighbour_votes"]
 
 BLOCK = 2**22
-"""Numbers of distances and votes that are in memory at a time, about."""
+"""About how many distances and votes are in memory at a time."""
 
 
 def neighbour_votes(
@@ -33,19 +33,19 @@ def neighbour_votes(
     scale: float = 1.0,
     kernel: Literal["squared", "euclidean"] = "squared",
 ) -> Tensor:
-    """Compute shares of classes among the k nearest stored features; a nearer one has a larger vote.
+    """Compute shares of classes among the k nearest stored samples; nearer samples have larger votes.
 
-    The vote of a feature at the Euclidean distance d is exp(-d^2 / (D scale)) with `squared`, D the number of features,
-    and exp(-d / scale) with `euclidean`. Votes are relative to that of the nearest one, which leaves the shares as they
-    are and does not underflow, however far all of them are.
+    The vote of a sample at the Euclidean distance d is exp(-d^2 / (D scale)) with `squared`, D the number of features,
+    and exp(-d / scale) with `euclidean`. Votes are computed relative to that of the nearest sample, which does not
+    change the shares and prevents underflow.
 
     Args:
         queries: features to be classified, [..., B, D].
-        stored: features with known classes, [..., n, D], n >= 1.
-        labels: their classes, int64 [..., n].
+        stored: features of stored samples, [..., n, D], n >= 1.
+        labels: classes of the stored samples, int64 [..., n].
         num_classes: C.
-        k: how many vote; all of them where there are not more. Of equally far ones those with the lowest index.
-        scale: above 0.
+        k: number of samples that vote, at most n of them; ties go to the lowest index.
+        scale: scale of the distances, above 0.
         kernel: `squared` or `euclidean`.
 
     Returns:
@@ -60,44 +60,44 @@ def neighbour_votes(
     numbers = queries.shape[:-2].numel() * (stored.shape[-2] + nearest * num_classes)
     votes = []
     for some in queries.split(max(1, BLOCK // numbers), dim=-2):
-        # not by products of matrices: rounding would set copies of a sample apart, whose order is that of their index
+        # matrix products would round: copies of a sample would differ, and ties would not go to the lowest index
         distances = torch.cdist(some, stored, compute_mode="donot_use_mm_for_euclid_dist")
         if kernel == "squared":
             distances = distances.square() / stored.shape[-1]
-        sorted_ones, places = distances.sort(dim=-1, stable=True)
-        shares = ((sorted_ones[..., :1] - sorted_ones[..., :nearest]) / scale).exp()
-        voters = labels.unsqueeze(-2).expand_as(places).gather(-1, places[..., :nearest])
+        ascending, order = distances.sort(dim=-1, stable=True)
+        shares = ((ascending[..., :1] - ascending[..., :nearest]) / scale).exp()
+        voters = labels.unsqueeze(-2).expand_as(order).gather(-1, order[..., :nearest])
         cast = (shares.unsqueeze(-1) * F.one_hot(voters, num_classes)).sum(-2)
         votes.append(cast / shares.sum(-1, keepdim=True))
     return torch.cat(votes, dim=-2)
 
 
 def best_vote_shares(votes: Tensor, probabilities: Tensor, labels: Tensor, grid: Tensor) -> Tensor:
-    """Compute the share of the votes, beside the network's probabilities, that answers most samples rightly.
+    """Choose the weight of the votes, mixed with the network's probabilities, that classifies most samples correctly.
 
-    Of equals the one with the lowest mean negative log-likelihood, then the lowest one.
+    Ties go to the lowest mean negative log-likelihood, then to the lowest weight.
 
     Args:
-        votes: [..., B, C].
-        probabilities: of the network, [..., B, C].
-        labels: right answers, int64 [..., B], B >= 1.
-        grid: shares to choose from, ascending, [G].
+        votes: shares of classes, as of `neighbour_votes`, [..., B, C].
+        probabilities: class probabilities of the network, [..., B, C].
+        labels: correct classes, int64 [..., B], B >= 1.
+        grid: weights to choose from, ascending, [G].
 
     Returns:
-        [...].
+        A weight of the grid for each leading index, [...].
 
     Examples:
         >>> votes, network = torch.tensor([[0.9, 0.1]]), torch.tensor([[0.2, 0.8]])
         >>> best_vote_shares(votes, network, torch.tensor([0]), torch.tensor([0.0, 0.5, 1.0]))
         tensor(1.)
     """
-    right, losses = [], []
+    counts, losses = [], []
     for share in grid.tolist():
         mixed = share * votes + (1 - share) * probabilities
-        right.append((mixed.argmax(-1) == labels).sum(-1))
+        counts.append((mixed.argmax(-1) == labels).sum(-1))
         losses.append(-mixed.gather(-1, labels.unsqueeze(-1)).squeeze(-1).log().mean(-1))
-    answered = torch.stack(right)
-    most = answered == answered.amax(0)
+    correct = torch.stack(counts)
+    most = correct == correct.amax(0)
     loss = torch.stack(losses).nan_to_num(nan=torch.inf).masked_fill(~most, torch.inf)
     best = most & (loss == loss.amin(0))
     return grid.to(votes)[best.int().argmax(0)]  # the first of equals

@@ -1,6 +1,6 @@
-"""PACFL (Vahidian et al., arXiv 2209.10526): clients that span similar subspaces form a cluster.
+"""PACFL (Vahidian et al., arXiv 2209.10526): clients whose inputs span similar subspaces form a cluster.
 
-Algorithm 1, and what does it here:
+Algorithm 1, and the code of each step:
 
 1. each client: the first p left singular vectors of the inputs of each of its classes, sent once  (`class_vectors`)
 2. proximity matrix from the angles between two clients' vectors                                   (`proximity`)
@@ -25,12 +25,12 @@ Distance = Literal["angles", "trace", "entries"]
 def class_vectors(inputs: Tensor, labels: Tensor, vectors: int = 3) -> Tensor:
     """Compute the first left singular vectors of the inputs of each class, side by side (PACFL, section 3.1).
 
-    Of a singular vector and its negative, the one whose entry of largest absolute value is positive is taken.
+    The sign of a singular vector is that with which its entry of largest absolute value is positive.
 
     Args:
-        inputs: of one client, [s, ...].
-        labels: their classes, long [s].
-        vectors: p, of each class; fewer where a class has fewer samples.
+        inputs: inputs of one client, [s, ...].
+        labels: classes of the inputs, long [s].
+        vectors: p, the number of vectors of each class; fewer if a class has fewer samples.
 
     Returns:
         float64 [d, k]: columns of length 1, orthogonal within a class.
@@ -40,23 +40,23 @@ def class_vectors(inputs: Tensor, labels: Tensor, vectors: int = 3) -> Tensor:
         tensor([[0.6000, 0.0000],
                 [0.8000, 1.0000]], dtype=torch.float64)
     """
-    found = []
+    parts = []
     for label in labels.unique().tolist():
         columns = inputs[labels == label].flatten(1).double().T
         left = torch.linalg.svd(columns, full_matrices=False).U[:, :vectors]
         largest = left.gather(0, left.abs().argmax(0, keepdim=True))
-        found.append(left * torch.ones_like(largest).where(largest >= 0, -1.0))
-    return torch.cat(found, 1) if found else torch.zeros(inputs[0:1].numel(), 0, dtype=torch.float64)
+        parts.append(left * torch.ones_like(largest).where(largest >= 0, -1.0))
+    return torch.cat(parts, 1) if parts else torch.zeros(inputs[0:1].numel(), 0, dtype=torch.float64)
 
 
 def proximity(signatures: Sequence[Tensor], distance: Distance = "angles") -> Tensor:
     """Compute distances of clients in degrees (PACFL eq. 2 and 3).
 
     Args:
-        signatures: of each client, [d, k] as `class_vectors` makes them; k may differ.
-        distance: `angles`: the smallest principal angle of the subspaces that two clients span; `trace`: the sum of the
-            angles between the vectors in the same place (as many as both have); `entries`: the smallest angle between
-            any two vectors, which the authors' script computes.
+        signatures: vectors of each client, [d, k], from `class_vectors`; k may differ.
+        distance: `angles`: the smallest principal angle between the subspaces of two clients; `trace`: the sum of the
+            angles between vectors with the same index, as many as both clients have; `entries`: the smallest angle
+            between any two vectors, as in the authors' script.
 
     Returns:
         float64 [m, m], symmetric, 0 on the diagonal.
@@ -68,15 +68,15 @@ def proximity(signatures: Sequence[Tensor], distance: Distance = "angles") -> Te
                 [45.0000,  0.0000]], dtype=torch.float64)
     """
     m = len(signatures)
-    found = torch.zeros(m, m, dtype=torch.float64)
+    degrees = torch.zeros(m, m, dtype=torch.float64)
     spans = [torch.linalg.qr(u).Q for u in signatures] if distance == "angles" else list(signatures)
     for i in range(m):
         for j in range(i):
-            found[i, j] = found[j, i] = _apart(spans[i], spans[j], distance)
-    return found
+            degrees[i, j] = degrees[j, i] = _distance(spans[i], spans[j], distance)
+    return degrees
 
 
-def _apart(a: Tensor, b: Tensor, distance: Distance) -> float:
+def _distance(a: Tensor, b: Tensor, distance: Distance) -> float:
     products = a.T @ b
     if distance == "angles":
         return float(torch.rad2deg(_smallest_angle(a, b, products)))
@@ -86,7 +86,10 @@ def _apart(a: Tensor, b: Tensor, distance: Distance) -> float:
 
 
 def _smallest_angle(a: Tensor, b: Tensor, products: Tensor) -> Tensor:
-    """Of two orthonormal bases; a small angle by its sine, whose cosine has lost its digits (Knyazev and Argentati)."""
+    """Compute the smallest principal angle between two orthonormal bases, in radians.
+
+    Small angles are computed from their sine, since their cosine is rounded to almost 1 (Knyazev and Argentati).
+    """
     cosine = torch.linalg.svdvals(products)[0].clamp(max=1)
     if cosine**2 < 0.5:
         return cosine.arccos()
@@ -99,10 +102,10 @@ def clusters_below(distances: Tensor, threshold: float, method: Literal["average
     """Join agglomerative clusters whose distance is at most the threshold, long [m], numbered by their first clients.
 
     Args:
-        distances: [m, m], symmetric with a diagonal of 0.
-        threshold: clusters are joined while the nearest two are no farther apart.
-        method: how far two clusters are apart: `average`: the mean over pairs of clients; `weighted`: the mean of the
-            two clusters that one of them was joined from, which the authors' script calls average.
+        distances: distances of clients, [m, m], symmetric with a diagonal of 0.
+        threshold: greatest distance of two clusters that are joined.
+        method: distance of two clusters: `average`: the mean over pairs of clients; `weighted`: the mean of the
+            distances to the two clusters that one of them was joined from, which the authors' script calls average.
 
     Examples:
         >>> clusters_below(torch.tensor([[0.0, 9, 1], [9, 0, 9], [1, 9, 0]]), 5.0)
@@ -110,7 +113,7 @@ def clusters_below(distances: Tensor, threshold: float, method: Literal["average
     """
     if len(distances) == 1:
         return torch.zeros(1, dtype=torch.long)
-    from scipy.cluster.hierarchy import fcluster, linkage  # which takes a part of a second, and other methods need not
+    from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, and only this method needs it
     from scipy.spatial.distance import squareform
 
     joined = linkage(squareform(distances.double().numpy(), checks=False), method=method)

@@ -1,11 +1,11 @@
 """pFedGraph (Ye et al., ICML 2023): a collaboration graph from similarities and numbers of samples.
 
-Its round (algorithm 1), and what does it here:
+Its round (algorithm 1), and the code of each step:
 
-1. clients train on f(w) - lambda cos-like term towards the last mixture of directions  (the objective `PFedGraph`)
+1. clients train on f(w) - lambda <w, r> / ||w||, r the last mixture of directions     (the objective `PFedGraph`)
 2. S_ij = -cos(w_i - w0, w_j - w0), w0 the first model of all                          (`SimilarityWeighted`)
 3. row i of the graph: the point of the simplex nearest to p - S_i / (2 alpha)         (`graph_rows`)
-4. each client goes on with its row's average                                          (the aggregation, on_mix)
+4. each client continues with the average by its row                                   (the aggregation, on_mix)
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["graph_rows", "nearest_on_simplex"]
 
 
 def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
-    """Project each receiver's numbers on the probability simplex, by Euclidean distance, exactly.
+    """Project each receiver's numbers on the probability simplex, exactly, in the Euclidean norm.
 
-    All numbers are lowered by what is left of their sum above 1, those that fall below 0 drop out, and so on until none
-    does (Michelot 1986): as many steps at most as a receiver has links, few in practice.
+    Each step subtracts the same number from all remaining entries so that they sum to 1, and removes entries below 0,
+    until there are none (Michelot 1986). It takes at most as many steps as a receiver has links, and few in practice.
 
     Args:
-        points: [E], finite.
-        links: whose numbers they are.
+        points: a finite number for each link, [E].
+        links: links that say which numbers belong to which receiver.
 
     Returns:
-        float64 [E], 0 or more, with sum 1 for each receiver that has links.
+        float64 [E], 0 or more; they sum to 1 for each receiver that has links.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(2, 3, dtype=torch.bool))
@@ -50,17 +50,17 @@ def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
 def graph_rows(similarity: Tensor, shares: Tensor, links: Links, alpha: float = 0.8) -> Tensor:
     """Compute weights of the models that each receiver averages (pFedGraph eq. 4, solved exactly).
 
-    They minimise `sum_j x_j S_j + alpha ||x - p||^2` over the simplex, with S = -cosine, so they are the point of the
-    simplex nearest to p + cosine / (2 alpha).
+    The weights minimise `sum_j x_j S_j + alpha ||x - p||^2` over the simplex, with S = -cosine, so they are the point
+    of the simplex nearest to p + cosine / (2 alpha).
 
     Args:
-        similarity: cosine of the receiver's and the sender's change since the start, [E]; 1 with oneself.
+        similarity: cosine of the changes of receiver and sender since the start, [E]; 1 for a receiver with itself.
         shares: numbers of samples, [E]; p is their share for each receiver.
-        links: the receiver itself among its senders.
-        alpha: weight of the numbers of samples, above 0.
+        links: links from each receiver to its senders, itself among them.
+        alpha: weight of the shares of samples, above 0.
 
     Returns:
-        float64 [E], which sum to 1 for each receiver.
+        float64 [E]; they sum to 1 for each receiver.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))

@@ -1,10 +1,10 @@
 """FedProto (arXiv 2105.00243): clients exchange the mean features of their classes, and keep their models.
 
-A round of the paper (algorithm 1; with its server, or with neighbours instead), and what does it here:
+A round of the paper (algorithm 1; with its server, or with neighbours instead), and the code of each step:
 
-1. local training, with features near the prototypes that came last, eq. 7       (the objective `FedProto`)
+1. local training, with features near the last prototypes, eq. 7                 (the objective `FedProto`)
 2. the features of each class are added up, eq. 3                                (`class_sums`; a second phase)
-3. each client sends its means and how many samples they are of                  (the aggregation `PrototypeAverage`)
+3. each client sends its mean features and numbers of samples                    (the aggregation `PrototypeAverage`)
 4. P_ic = sum_j s_ijc C_jc, s_ijc the share of j's samples of class c, eq. 6     (`prototype_shares`; on_mix)
 5. a sample is of the class with the nearest prototype                           (`prototype_probabilities`)
 """
@@ -19,20 +19,20 @@ from dfl_lightning.links import Links
 __all__ = ["class_sums", "has_prototype", "prototype_probabilities", "prototype_shares"]
 
 LEAST = 1e-30
-"""Probability of a class that is infinitely far, so that the loss of its samples is finite."""
+"""Probability of a class without a prototype, above 0 so that the loss of its samples is finite."""
 
 
 def class_sums(features: Tensor, labels: Tensor, weights: Tensor, classes: int) -> Tensor:
-    """Add up the features of each class, of one client's batch or of several clients' side by side.
+    """Add up the features of each class, for the batch of one client or of several stacked clients.
 
     Args:
-        features: [..., B, d].
-        labels: int64 [..., B].
-        weights: of samples, [..., B]: those with 0 are padding.
+        features: features of the samples, [..., B, d].
+        labels: classes of the samples, int64 [..., B].
+        weights: weights of the samples, [..., B]; samples with weight 0 are padding and do not count.
         classes: C.
 
     Returns:
-        [..., C, d]; zeros where a class has no sample.
+        Sums, [..., C, d]; zeros for a class without samples.
 
     Examples:
         >>> features = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
@@ -46,10 +46,10 @@ def class_sums(features: Tensor, labels: Tensor, weights: Tensor, classes: int) 
 
 
 def has_prototype(prototypes: Tensor) -> Tensor:
-    """Tell which classes have a prototype: zeros are none.
+    """Tell which classes have a prototype; a row of zeros stands for a class without one.
 
     Args:
-        prototypes: [..., d].
+        prototypes: rows of prototypes, [..., d].
 
     Returns:
         bool [...].
@@ -62,8 +62,8 @@ def prototype_probabilities(features: Tensor, prototypes: Tensor, otherwise: Ten
 
     Args:
         features: phi, [..., B, d].
-        prototypes: P, [..., C, d]; zeros where a class has none, which is then infinitely far.
-        otherwise: the result where no class has a prototype, [..., B, C].
+        prototypes: P, [..., C, d]; a class with a row of zeros has no prototype, and gets the probability 1e-30.
+        otherwise: the result if no class has a prototype, [..., B, C].
 
     Returns:
         [..., B, C].
@@ -75,21 +75,21 @@ def prototype_probabilities(features: Tensor, prototypes: Tensor, otherwise: Ten
                 [2.6894e-01, 7.3106e-01, 1.0000e-30]])
     """
     apart = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
-    known = has_prototype(prototypes)
-    nearness = (apart.square() / -features.shape[-1]).masked_fill(~known[..., None, :], -torch.inf)
-    return nearness.softmax(-1).clamp(min=LEAST).where(known.any(-1)[..., None, None], otherwise)
+    usable = has_prototype(prototypes)
+    nearness = (apart.square() / -features.shape[-1]).masked_fill(~usable[..., None, :], -torch.inf)
+    return nearness.softmax(-1).clamp(min=LEAST).where(usable.any(-1)[..., None, None], otherwise)
 
 
 def prototype_shares(counts: Tensor, voters: Links, votes: Tensor) -> Tensor:
     """Return each row's share in each class's mean: its samples of the class, divided by those of all rows with a vote.
 
     Args:
-        counts: samples of each client and class, or 1 where clients that have the class count the same, [n, C].
-        voters: the rows that receivers may use.
-        votes: how often each of them counts, [len(voters)].
+        counts: samples of each client and class, or 1 if all clients with the class count the same, [n, C].
+        voters: receivers and the rows that they may use.
+        votes: number of votes of each row, [E].
 
     Returns:
-        float64 [len(voters), C]; those of a receiver and a class sum to 1, or are 0 where no row has the class.
+        float64 [E, C]; those of a receiver and a class sum to 1, or are 0 if no row has the class.
 
     Examples:
         >>> counts = torch.tensor([[3, 0, 0], [1, 2, 0]])
