@@ -1,1 +1,1 @@
-"""Attacks, and averages that few adversaries cannot move far."""
+"""Attacks, and averages that are robust against a few adversaries."""

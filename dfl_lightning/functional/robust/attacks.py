@@ -1,7 +1,7 @@
-"""What colluding adversaries send ("A little is enough", Baruch, Baruch and Goldberg, NeurIPS 2019, arXiv 1902.06635).
+"""The attack "A little is enough" of colluding adversaries (Baruch et al., NeurIPS 2019, arXiv 1902.06635).
 
 1. mean and standard deviation of each parameter, over the adversaries; send mean - z * std   -- `shifted_means`
-2. the z of which the paper expects that it is not noticed                                    -- `hidden_deviations`
+2. the z that the paper expects to stay unnoticed                                             -- `hidden_deviations`
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["hidden_deviations", "shifted_means"]
 
 
 def shifted_means(rows: Tensor, z: float) -> Tensor:
-    """Compute the mean of each column less z standard deviations, those of the rows as a population.
+    """Compute the mean of each column minus z standard deviations of the rows as a population.
 
     Args:
-        rows: [..., rows, columns], one row or more; of one row the deviation is 0.
-        z: standard deviations.
+        rows: models of the adversaries, [..., rows, columns], one row or more; one row has the deviation 0.
+        z: number of standard deviations.
 
     Returns:
         [..., columns].
@@ -35,17 +35,17 @@ def shifted_means(rows: Tensor, z: float) -> Tensor:
 
 
 def hidden_deviations(clients: int, adversaries: int) -> float:
-    """Compute by how many standard deviations adversaries can be off while enough honest clients are farther off.
+    """Compute the largest z with which adversaries are nearer to the mean than enough honest clients.
 
-    s = floor(n / 2 + 1) - m honest clients must be farther from the mean; with normal parameters that is expected up to
-    the z of Phi(z) = (n - m - s) / (n - m).
+    Phi(z) = (n - m - s) / (n - m): s = floor(n / 2 + 1) - m honest clients are then expected to be farther from the
+    mean, if their parameters are normal.
 
     Args:
-        clients: n.
+        clients: n, the number of clients.
         adversaries: m, fewer than n.
 
     Returns:
-        z; infinity where the adversaries are a majority, not above 0 where they are too few.
+        z; infinity if the adversaries are a majority, not above 0 if they are too few.
 
     Examples:
         >>> round(hidden_deviations(50, 24), 2)

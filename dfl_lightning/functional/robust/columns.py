@@ -1,8 +1,8 @@
-"""Averages that few wrong rows cannot move far, column by column (Yin et al., ICML 2018, arXiv 1803.01498).
+"""Robust averages of each column by itself (Yin et al., ICML 2018, arXiv 1803.01498).
 
-What a receiver does of which some senders may be adversaries, and what does it here:
+Steps of a receiver if some senders may be adversaries, and the code of each:
 
-1. it receives the models of the senders that it selected, beside its own       (the selection, on_select)
+1. it receives the models of the senders that it selected                       (the selection, on_select)
 2. each column of the rows is sorted                                            (`_ordered`)
 3. its model becomes the median of each column (algorithm 1, option I)          (`column_medians`; `Median`)
    or the mean without a share of the largest and smallest (option II)          (`trimmed_means`; `TrimmedMean`)
@@ -19,17 +19,17 @@ from torch import Tensor
 __all__ = ["column_medians", "trimmed_means"]
 
 FEW = 128
-"""Rows up to which comparing whole rows, entry by entry at once, is faster than sorting each column."""
+"""Largest number of rows for which comparing pairs of whole rows is faster than sorting each column."""
 
 
 def column_medians(rows: Tensor) -> Tensor:
-    """Compute the median of each column, of an even number the middle two's mean (Yin et al. 2018, definition 1).
+    """Compute the median of each column, the mean of the middle two for even numbers (Yin et al. 2018, definition 1).
 
     Args:
-        rows: [..., received, columns], one row or more.
+        rows: received models, [..., received, columns], one row or more.
 
     Returns:
-        [..., columns].
+        Medians, [..., columns].
 
     Examples:
         >>> import torch
@@ -47,11 +47,11 @@ def trimmed_means(rows: Tensor, trim: float) -> Tensor:
     """Compute the mean of each column without a share of its lowest and highest entries (same paper, definition 2).
 
     Args:
-        rows: [..., received, columns], one row or more.
-        trim: share that is left out at each end, 0 or more and below 0.5; rounded down to whole rows.
+        rows: received models, [..., received, columns], one row or more.
+        trim: share of the rows that is left out at each end, 0 or more and below 0.5; rounded down to whole rows.
 
     Returns:
-        [..., columns].
+        Means, [..., columns].
 
     Examples:
         >>> import torch
@@ -69,7 +69,7 @@ def trimmed_means(rows: Tensor, trim: float) -> Tensor:
 
 
 def _ordered(rows: Tensor) -> Sequence[Tensor]:
-    """The rows with each column in ascending order, [..., columns] each."""
+    """Sort each column in ascending order, and return the sorted rows, [..., columns] each."""
     count = rows.shape[-2]
     if count > FEW:
         return rows.sort(dim=-2).values.unbind(-2)
@@ -81,16 +81,16 @@ def _ordered(rows: Tensor) -> Sequence[Tensor]:
 
 @functools.cache
 def _comparisons(count: int) -> list[tuple[int, int]]:
-    """Pairs of places that are compared and put in order one after the other: Batcher's odd-even merge sort (1968)."""
-    found = []
+    """List the pairs of positions that a sorting network compares in turn: Batcher's odd-even merge sort (1968)."""
+    pairs = []
     merged = 1
     while merged < count:
         apart = merged
         while apart:
             for first in range(apart % merged, count - apart, 2 * apart):
-                for place in range(first, min(first + apart, count - apart)):
-                    if place // (2 * merged) == (place + apart) // (2 * merged):
-                        found.append((place, place + apart))
+                for position in range(first, min(first + apart, count - apart)):
+                    if position // (2 * merged) == (position + apart) // (2 * merged):
+                        pairs.append((position, position + apart))
             apart //= 2
         merged *= 2
-    return found
+    return pairs

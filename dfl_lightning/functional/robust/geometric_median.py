@@ -1,8 +1,12 @@
 """The geometric median of models, from their pairwise distances (Pillutla, Kakade and Harchaoui 2022).
 
-Smoothed Weiszfeld (arXiv 1912.13445): v = sum of beta_k w_k / sum of beta_k, beta_k = alpha_k / max(nu,
-|v - w_k|). As v always is such a mean, with weights lambda, its distances follow from those between the models:
-|v - w_k|^2 = sum_j lambda_j d_jk^2 - 1/2 sum_jl lambda_j lambda_l d_jl^2.
+Each step of the smoothed Weiszfeld algorithm (arXiv 1912.13445) sets
+
+    v = sum_k beta_k w_k / sum_k beta_k,    beta_k = alpha_k / max(nu, |v - w_k|)
+
+Since v is always such a mean, with weights lambda, its distances follow from the distances d between the models:
+
+    |v - w_k|^2 = sum_j lambda_j d_jk^2 - 1/2 sum_jl lambda_j lambda_l d_jl^2
 """
 
 from __future__ import annotations
@@ -18,13 +22,12 @@ __all__ = ["geometric_median_weights"]
 def geometric_median_weights(
     neighbourhoods: Neighbourhoods, votes: Tensor, smoothing: float = 1e-6, iterations: int = 32
 ) -> Tensor:
-    """Compute weights of the models in the point with the least sum of distances to them; smoothed Weiszfeld from their
-    mean.
+    """Compute the weights of the models in their geometric median, by smoothed Weiszfeld steps from their mean.
 
     Args:
         neighbourhoods: distances among each receiver's models.
-        votes: alpha, how often each model counts, [E], above 0.
-        smoothing: nu, above 0: models that are nearer than that count as if they were that far.
+        votes: alpha, the number of votes of each model, [E], above 0.
+        smoothing: nu, above 0: models that are nearer than nu count as if they were at the distance nu.
         iterations: steps of the algorithm, 1 or more.
 
     Returns:
@@ -40,8 +43,8 @@ def geometric_median_weights(
         [0.0, 1.0, 0.0]
     """
     weights = torch.zeros(len(neighbourhoods.voters), dtype=torch.float64)
-    for places, squared in neighbourhoods.blocks():
-        alpha = votes.double()[places]
+    for entries, squared in neighbourhoods.blocks():
+        alpha = votes.double()[entries]
         shares = alpha / alpha.sum(1, keepdim=True)
         for _ in range(iterations):
             to_mean = (squared @ shares[:, :, None]).squeeze(2)
@@ -49,5 +52,5 @@ def geometric_median_weights(
             distances = (to_mean - spread).clamp_(min=0).sqrt_()
             beta = alpha / distances.clamp_(min=smoothing)
             shares = beta / beta.sum(1, keepdim=True)
-        weights[places] = shares
+        weights[entries] = shares
     return weights

@@ -1,11 +1,11 @@
-"""Krum and Multi-Krum: the models that have the most near ones (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
+"""Krum and Multi-Krum: models near to many others (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
 
-What a receiver of n models does of which f may be falsified, and what does it here:
+Steps of a receiver of n models if f of them may be falsified, and the code of each:
 
-1. it goes on only if 2 f + 2 < n, and keeps its own model otherwise                       (`krum_needs`)
+1. it needs 2 f + 2 < n, and keeps its own model otherwise                                 (`krum_needs`)
 2. distances between all n models                                                          (`Neighbourhoods`)
 3. score of a model: the sum of its squared distances to the n - f - 2 nearest others      (`krum_weights`)
-4. Krum takes the model with the lowest score, of equal ones the one with the lowest id    (`krum_weights`, kept=1)
+4. Krum takes the model with the lowest score, the lowest id among equals                  (`krum_weights`, kept=1)
 5. Multi-Krum takes the mean of the n - f models with the lowest scores, or of another m   (`krum_weights`, kept=m)
 """
 
@@ -20,7 +20,7 @@ __all__ = ["krum_needs", "krum_weights"]
 
 
 def krum_needs(adversaries: int) -> int:
-    """Compute the fewest models among which Krum can choose: n with 2 f + 2 < n (the paper's condition).
+    """Return the least number of models that Krum can choose from, 2 f + 3 (the paper's condition is 2 f + 2 < n).
 
     Args:
         adversaries: f, how many of the models may be falsified.
@@ -29,12 +29,12 @@ def krum_needs(adversaries: int) -> int:
 
 
 def krum_weights(neighbourhoods: Neighbourhoods, adversaries: int, kept: int | None = 1) -> Tensor:
-    """Weigh equally the models with the lowest scores: sums of squared distances to the n - f - 2 nearest others.
+    """Weigh equally the models with the lowest scores, the sums of squared distances to the n - f - 2 nearest others.
 
     Args:
         neighbourhoods: distances among each receiver's n models.
         adversaries: f, how many of the n models may be falsified.
-        kept: how many models are averaged, at most n; 1 is Krum; None: n - f. Of equal scores the lower id comes first.
+        kept: number of models to average, at most n; 1 is Krum; None: n - f. Ties go to the lower id.
 
     Returns:
         float64 [E]; they sum to 1 for a receiver of 2 f + 3 models or more, and are 0 otherwise.
@@ -50,12 +50,12 @@ def krum_weights(neighbourhoods: Neighbourhoods, adversaries: int, kept: int | N
     """
     voters = neighbourhoods.voters
     weights = torch.zeros(len(voters), dtype=torch.float64)
-    for places, squared in neighbourhoods.blocks():
-        n = places.shape[1]
+    for entries, squared in neighbourhoods.blocks():
+        n = entries.shape[1]
         if n < krum_needs(adversaries):
             continue
         nearest = squared.sort(dim=2).values[:, :, 1 : n - adversaries - 1]  # the first is a model itself
         count = n - adversaries if kept is None else min(kept, n)
         best = nearest.sum(2).sort(dim=1, stable=True).indices[:, :count]
-        weights[places.gather(1, best)] = 1 / count
+        weights[entries.gather(1, best)] = 1 / count
     return weights

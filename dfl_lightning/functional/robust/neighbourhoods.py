@@ -1,7 +1,7 @@
 """Distances between all models of a receiver's neighbourhood: its own and those that it received.
 
-Of models that were received, the distance is the same for all who received both, and is computed once; a receiver's own
-model is the one that it trained, which may differ from what it sent.
+The distance of two received models is the same for all their receivers, and is computed once. A receiver's own model is
+the one that it trained, which may differ from the one that it sent.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dfl_lightning.links import Links
 __all__ = ["Neighbourhoods", "pairs_received"]
 
 BLOCK = 2**22
-"""Distances that are looked at at once, about."""
+"""About how many distances are processed at a time."""
 
 FAR = 1e300
-"""In the place of squared distances that overflow: as far as can be, and still to be averaged."""
+"""Value of squared distances that overflow: larger than all others, but finite, so that it can be averaged."""
 
 
 @dataclass(frozen=True)
 class Neighbourhoods:
-    """Who is near whom in each receiver's neighbourhood.
+    """The distances between all models of each receiver's neighbourhood.
 
     Args:
-        voters: receivers and the rows that they may mix, their own among them or not.
+        voters: receivers and the rows that they may mix, with or without their own.
         own: distance of each voter to the receiver's own row, [E]; read only for receivers that are among their voters.
-        pairs: each pair of different rows that some receiver received, the larger id as the receiver.
+        pairs: the pairs of different rows with a common receiver, as links with the larger id as receiver.
         apart: distance of each pair, [len(pairs)].
     """
 
@@ -41,29 +41,28 @@ class Neighbourhoods:
     apart: Tensor
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Compute receivers with equally many voters, some at a time.
+        """Yield the squared distances of some receivers at a time, all with the same number w of voters.
 
         Returns:
-            Places of their voters in the list, long [r, w], and squared distances between these, float64 [r, w, w].
+            Indices of their voters in the list, long [r, w], and squared distances between these, float64 [r, w, w].
         """
-        for places in _places(self.voters):
-            members, receivers = self.voters.senders[places], self.voters.receivers[places]
+        for entries in _equally_long(self.voters):
+            members, receivers = self.voters.senders[entries], self.voters.receivers[entries]
             smaller = torch.minimum(members[:, :, None], members[:, None, :])
             larger = torch.maximum(members[:, :, None], members[:, None, :])
-            found = self.pairs.look_up(self.apart.double(), larger.flatten(), smaller.flatten(), fill=0.0).view(
-                larger.shape
-            )
-            mine, own = members == receivers, self.own.double()[places]
-            found = torch.where(mine[:, :, None], own[:, None, :], found)
-            found = torch.where(mine[:, None, :], own[:, :, None], found)
-            found.diagonal(dim1=1, dim2=2).zero_()
-            yield places, found.square_().nan_to_num_(nan=FAR, posinf=FAR).clamp_(max=FAR)
+            distances = self.pairs.look_up(self.apart.double(), larger.flatten(), smaller.flatten(), fill=0.0)
+            distances = distances.view(larger.shape)
+            mine, own = members == receivers, self.own.double()[entries]
+            distances = torch.where(mine[:, :, None], own[:, None, :], distances)
+            distances = torch.where(mine[:, None, :], own[:, :, None], distances)
+            distances.diagonal(dim1=1, dim2=2).zero_()
+            yield entries, distances.square_().nan_to_num_(nan=FAR, posinf=FAR).clamp_(max=FAR)
 
 
 def pairs_received(voters: Links) -> Links:
-    """Compute pairs of different rows that some receiver received, each once, the larger id as the receiver.
+    """Return the pairs of different rows that have a common receiver, as links with the larger id as receiver.
 
-    Where receivers have about as many pairs as there are at all, these are all pairs of what anybody received.
+    If receivers together have at least as many pairs as there are among all received rows, all of these are returned.
 
     Args:
         voters: receivers and the rows that they may mix; a receiver's own row is not received.
@@ -82,8 +81,8 @@ def pairs_received(voters: Links) -> Links:
     return Links(among[larger], among[smaller], voters.nodes)
 
 
-def _places(links: Links) -> Iterator[Tensor]:
-    """Places in the list of the links of receivers with equally many senders, long [r, w]."""
+def _equally_long(links: Links) -> Iterator[Tensor]:
+    """Yield indices of the links of some receivers that have the same number w of senders, long [r, w]."""
     for count in links.count.unique().tolist():
         if count:
             receivers = torch.nonzero(links.count == count).squeeze(1)

@@ -1,4 +1,4 @@
-"""Weights that bound what a wrong model can move, from its distance to the receiver's own.
+"""Weights that bound the influence of a wrong model, from its distance to the receiver's own.
 
 ClippedGossip (He, Karimireddy and Jaggi 2022, arXiv 2202.01545):
 
@@ -28,13 +28,14 @@ __all__ = ["accepted_models", "balanced_weights", "clipped_weights", "clipping_r
 
 
 def clipping_radii(distances: Tensor, voters: Links, outliers: int) -> Tensor:
-    """Compute each receiver's clipping radius: its distance to the farthest neighbour but so many.
+    """Compute each receiver's clipping radius: its distance to the farthest neighbour after the outliers.
 
     Args:
-        distances: of receiver and row, 0 or more, [E]; NaN: unknown. A receiver's own row does not count.
+        distances: distances of rows from the receiver, 0 or more, [E]; NaN: unknown. A receiver's own row does not
+            count.
         voters: receivers and the rows that they may mix.
-        outliers: how many of the farthest rows are taken for outliers, 0 or more; where there are not more rows than
-            that, the radius is the distance of the nearest one.
+        outliers: how many of the farthest rows are outliers, 0 or more; if there are not more rows than that, the
+            radius is the distance of the nearest one.
 
     Returns:
         float64 [n]; 0 for a receiver without neighbours.
@@ -51,16 +52,16 @@ def clipping_radii(distances: Tensor, voters: Links, outliers: int) -> Tensor:
 
 
 def clipped_weights(weights: Tensor, distances: Tensor, voters: Links, radii: Tensor) -> Tensor:
-    """Scale weights so that no row moves its receiver farther than its radius; oneself gets what is left.
+    """Scale weights by min(1, radius / distance), and give the rest to the receiver's own row.
 
     Args:
-        weights: of averages, 0 or more, [E]; they sum to 1 for a receiver, or are all 0.
-        distances: of receiver and row, 0 or more, [E].
+        weights: weights of averages, 0 or more, [E]; they sum to 1 for a receiver, or are all 0.
+        distances: distances of rows from the receiver, 0 or more, [E].
         voters: receivers and the rows that they may mix; among these the own row of every receiver with weights.
-        radii: of the receivers, [n].
+        radii: radius of each receiver, [n].
 
     Returns:
-        float64 [E]; the same sums.
+        float64 [E]; their sums for each receiver are unchanged.
 
     Examples:
         >>> voters = Links.of(torch.zeros(3, dtype=torch.long), torch.arange(3), 3)
@@ -79,29 +80,29 @@ def clipped_weights(weights: Tensor, distances: Tensor, voters: Links, radii: Te
 def accepted_models(
     distances: Tensor, lengths: Tensor, voters: Links, gamma: float, kappa: float, progress: float
 ) -> Tensor:
-    """Tell which rows are as near to the receiver's own as BALANCE asks for.
+    """Tell which rows are within the radius of BALANCE: |w_i - w_j| <= gamma exp(-kappa t / T) |w_i| (eq. 3).
 
     Args:
-        distances: of receiver and row, [E]; NaN: unknown, never near.
+        distances: distances of rows from the receiver, [E]; NaN: unknown, not accepted.
         lengths: Euclidean norms of the receivers' own models, [n].
         voters: receivers and the rows that they may mix.
         gamma: distance that is accepted in the first round, in units of the own norm.
-        kappa: how fast it shrinks.
-        progress: share of the run's rounds that are over, 0 to 1 (the paper's lambda(t)).
+        kappa: rate at which the accepted distance shrinks.
+        progress: t / T, the share of the run's rounds that are over, 0 to 1 (the paper's lambda(t)).
 
     Returns:
-        bool [E]; own rows are not among them.
+        bool [E]; False for own rows.
     """
     limit = gamma * math.exp(-kappa * progress) * lengths.double()
     return (distances.double() <= limit[voters.receivers]) & (voters.receivers != voters.senders)
 
 
 def balanced_weights(votes: Tensor, accepted: Tensor, voters: Links, alpha: float) -> Tensor:
-    """Weigh the own model by alpha and the mean of the accepted ones by the rest; the own by 1 where none is accepted.
+    """Weigh the own model by alpha and the mean of the accepted ones by 1 - alpha; the own by 1 if none is accepted.
 
     Args:
-        votes: votes >= 0, [E]: of accepted rows, how often each counts.
-        accepted: bool [E].
+        votes: number of votes of each row, 0 or more, [E].
+        accepted: mask of the accepted rows, bool [E].
         voters: receivers and the rows that they may mix; among these the own row of every receiver with votes.
         alpha: weight of the own model, 0 to 1.
 

@@ -1,6 +1,6 @@
-"""AFIND+ (arXiv 2407.04460): who is likely to help, how many to take, and how much each of them counts.
+"""AFIND+ (arXiv 2407.04460): probabilities of useful neighbours, a threshold for their number, and their weights.
 
-A round of the paper (algorithm 1), and what does it here:
+A round of the paper (algorithm 1), and the code of each step:
 
 1. local training on the client's own data                                       (`model.local_epochs`, the objective)
 2. each client sends one layer of its model, the proxy, to its neighbours        (`AFIND`, on_compare; `proxy`)
@@ -8,10 +8,10 @@ A round of the paper (algorithm 1), and what does it here:
 4. a threshold that falls where neighbours are similar, eq. 10 to 13             (`adaptive_threshold`; `threshold.tau`)
 5. friends: the neighbours at or above the threshold; they send their models     (`AFIND`, on_select)
 6. weights: softmax(-losses / T) of friends and oneself, eq. 14 to 16            (`boltzmann_weights`; `Boltzmann`)
-7. the client goes on with the weighted average                                  (the aggregation, on_mix)
+7. the client continues with the weighted average                                (the aggregation, on_mix)
 
-Numbers of links are plain tensors beside a list of them. A cosine that is NaN is unknown: its sender is treated as if
-it were not there.
+Numbers for links are plain tensors with an entry for each link of a list. A cosine that is NaN is unknown: its sender
+is left out.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ __all__ = [
 
 
 def nearness(distances: Tensor, links: Links) -> Tensor:
-    """Turn the distances of proxies (AFIND+ eq. 7) into similarities, as the other formulas want them.
+    """Convert distances of proxies (AFIND+ eq. 7) to similarities in [-1, 1], as the other formulas need them.
 
     The largest distance of a receiver's neighbours becomes -1 and distance 0 becomes 1, so that neighbours are in the
-    order of eq. 7 and the unit of the proxies does not matter. Where all neighbours are alike, small differences
-    decide.
+    order of eq. 7 and the unit of the proxies does not matter. If all neighbours are similar, small differences decide.
 
     Args:
-        distances: of the senders' proxies from the receiver's, 0 or more, [E]; NaN = unknown.
+        distances: distances of the senders' proxies from the receiver's, 0 or more, [E]; NaN = unknown.
         links: the neighbours of each receiver.
 
     Returns:
-        1 - 2 * distance / largest, in [-1, 1], float64 [E]; 1 where all distances are 0; NaN stays NaN.
+        1 - 2 * distance / largest, in [-1, 1], float64 [E]; 1 if all distances are 0; NaN stays NaN.
 
     Examples:
         >>> nearness(torch.tensor([0.5, 2.0, 0.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool)))
@@ -63,11 +62,11 @@ def nearness(distances: Tensor, links: Links) -> Tensor:
 
 
 ROUNDING = 1e-12
-"""Numbers that differ by less than this share of their mean are equal: a sum of equal numbers is not exact."""
+"""Numbers that differ by less than this share of their mean count as equal, since sums of equal numbers are rounded."""
 
 
 def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
-    """Compute how likely each neighbour is to help: a softmax of the similarities (AFIND+ eq. 8).
+    """Compute the probability that each neighbour helps: a softmax of the similarities (AFIND+ eq. 8).
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown.
@@ -75,8 +74,8 @@ def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
         nu: temperature > 0; a small one puts all weight on the most similar neighbour.
 
     Returns:
-        Probabilities p_ij, float64 [E]; exactly 0 where unknown. They sum to 1 for each receiver, or to 0 where no
-        similarity is known.
+        Probabilities p_ij, float64 [E]; exactly 0 if unknown. They sum to 1 for each receiver, or to 0 if no similarity
+        is known.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))  # one receiver, three senders
@@ -98,7 +97,7 @@ def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
         nu: temperature > 0 of eq. 8.
 
     Returns:
-        Ratios >= 0, float64 [E], with mean 1 over the known neighbours of a receiver; exactly 0 where unknown.
+        Ratios >= 0, float64 [E], with mean 1 over the known neighbours of a receiver; exactly 0 if unknown.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
@@ -110,19 +109,19 @@ def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
 
 
 def sampled_neighbours(shares: Tensor, uniforms: Tensor, links: Links, k: int | Tensor) -> Tensor:
-    """Draw neighbours one after the other, without replacement, each time in proportion to what is left.
+    """Draw neighbours one after the other, without replacement, with probabilities in proportion to their shares.
 
-    This is what AFIND+'s text says of eq. 8: p_ij is the probability of being sampled. The k largest of
-    log(share) - log(-log(uniform)) have that law, so that each link needs one draw of its own, whatever the others.
+    In AFIND+'s text for eq. 8, p_ij is the probability of being sampled. The k largest of
+    log(share) - log(-log(uniform)) have this distribution, so that each link needs one random number of its own.
 
     Args:
         shares: p_ij, or any multiple of it, 0 or more, [E]; 0 and NaN are never drawn.
         uniforms: random numbers in [0, 1), [E].
         links: the available neighbours B_i of each receiver.
-        k: how many are drawn, all where there are fewer; or a number for each receiver, long [n].
+        k: number of neighbours to draw, all if there are fewer; or a number for each receiver, long [n].
 
     Returns:
-        Which links are drawn, bool [E].
+        Mask of the drawn links, bool [E].
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
@@ -135,20 +134,20 @@ def sampled_neighbours(shares: Tensor, uniforms: Tensor, links: Links, k: int | 
 
 
 def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, links: Links, nu: float) -> Tensor:
-    """Compute the probabilities when only the selected neighbours were compared (AFIND+ eq. 9).
+    """Update the probabilities of the selected neighbours, if only these were compared (AFIND+ eq. 9).
 
-    The selected ones share, by a softmax among themselves, whatever the other available neighbours leave of 1.
+    The selected neighbours share, by a softmax among themselves, 1 minus the probabilities of the other neighbours.
 
     Args:
         previous: probabilities of the last round, [E].
         cosines: similarity of the proxies, [E]; read only where `selected`.
-        selected: which of the links are to the selected neighbours C_i, bool [E].
+        selected: mask of the links to the selected neighbours C_i, bool [E].
         links: the available neighbours B_i of each receiver.
         nu: temperature > 0 of eq. 8.
 
     Returns:
-        Probabilities p_ij, float64 [E]; everything outside `selected`, and so those of a receiver with an empty
-        selection, are as in `previous`. If `previous` sums to 1 for a receiver, so does the result.
+        Probabilities p_ij, float64 [E]; outside of `selected` they are those of `previous`. If `previous` sums to 1 for
+        a receiver, so does the result.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))
@@ -164,10 +163,10 @@ def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, l
 
 
 def normalised_entropy(cosines: Tensor) -> Tensor:
-    """Compute how little a similarity tells: g(e) = -e * exp(1) * ln(e), e = (cos + 1) / 2, at least 1/exp(1).
+    """Compute the uncertainty of a similarity: g(e) = -e * exp(1) * ln(e), e = (cos + 1) / 2, at least 1/exp(1).
 
-    The term -e ln(e) of eq. 10 has its maximum 1/exp(1) at e = 1/exp(1) and falls again below, so that opposite
-    vectors would count as confident; the clip keeps it non-increasing in the cosine, the factor maps it to [0, 1].
+    The term -e ln(e) of eq. 10 has its maximum 1/exp(1) at e = 1/exp(1) and decreases again below it, so that opposite
+    vectors would count as certain. The clip keeps g non-increasing in the cosine, and the factor maps it to [0, 1].
 
     Args:
         cosines: similarities in [-1, 1], any shape; NaN stays NaN.
@@ -203,8 +202,8 @@ def entropy_sum(cosines: Tensor, links: Links) -> Tensor:
 def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     """Compute the participation threshold theta_i = tau * (mean of `normalised_entropy` over the available neighbours).
 
-    It goes the way of remark 3.3 of AFIND+: the more similar the neighbours, the lower the threshold; it never
-    exceeds tau. (Eq. 13 as printed goes the other way: see `literal_threshold`.)
+    As in remark 3.3 of AFIND+, the threshold is lower for more similar neighbours; it never exceeds tau. (Eq. 13 as
+    printed has the opposite effect: see `literal_threshold`.)
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown, left out of the mean.
@@ -212,7 +211,7 @@ def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
         tau: global threshold >= 0; 0 selects all, a very large one none.
 
     Returns:
-        theta_i in [0, tau], in units of `participation_ratio`, float64 [n]; 0 where no similarity is known.
+        theta_i in [0, tau], in units of `participation_ratio`, float64 [n]; 0 if no similarity is known.
 
     Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
@@ -225,16 +224,17 @@ def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
 
 
 def standardised(values: Tensor, links: Links) -> Tensor:
-    """Compute how many standard deviations a receiver's number is above the mean of its own and its neighbours'.
+    """Standardise each receiver's number by mean and standard deviation of its own and its neighbours' numbers.
 
-    One reading of "normalise H^t" before the sigmoid of AFIND+ eq. 11; in a complete graph over all clients.
+    This is one reading of "normalise H^t" before the sigmoid of AFIND+ eq. 11. In a complete graph it is over all
+    clients.
 
     Args:
-        values: of each node, [n].
-        links: the neighbours whose numbers each receiver knows, none of them itself.
+        values: a number for each node, [n].
+        links: the neighbours whose numbers each receiver knows, without itself.
 
     Returns:
-        float64 [n]; 0 where all of these are equal.
+        float64 [n]; 0 if all of these numbers are equal.
 
     Examples:
         >>> standardised(torch.tensor([1.0, 2.0, 3.0]), Links.complete(3))
@@ -256,7 +256,7 @@ def literal_threshold(cosines: Tensor, links: Links, tau: float, neighbours: Lin
         cosines: similarity of the proxies, [E]; NaN = unknown, left out.
         links: the selected neighbours C_i of each receiver.
         tau: global threshold >= 0.
-        neighbours: among whom h is standardised before the sigmoid, see `standardised`; None: h is taken as it is.
+        neighbours: links over which h is standardised before the sigmoid, see `standardised`; None: h is used as it is.
 
     Returns:
         theta_i in units of `selection_probabilities`, float64 [n]: in (0, tau / 2], and tau / 2 for an empty selection;
@@ -294,15 +294,15 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature:
     """Compute aggregation weights from losses: proportional to votes * exp(-loss / T) (AFIND+ eq. 14 and 16).
 
     Args:
-        losses: mean loss of the row as judged by the receiver, [E]; read only where there are votes. One that is not
-            finite counts as infinite.
-        votes: how often the row enters the receiver's sum, [E]: bool, or numbers >= 0 where a row stands in for several
-            clients or for a part of one.
+        losses: mean loss of the row for the receiver, [E]; read only for rows with votes. A loss that is not finite
+            counts as infinite.
+        votes: number of votes of the row, [E]: bool, or numbers >= 0 if a row replaces several clients or a part of
+            one.
         voters: receivers and the rows that they may mix.
         temperature: T > 0; a large T tends to plain shares of the votes.
 
     Returns:
-        float64 [E]; they sum to 1 for each receiver; exactly 0 where there are no votes. If no loss of a receiver is
+        float64 [E]; they sum to 1 for each receiver, and are exactly 0 without votes. If no loss of a receiver is
         finite, its weights are the plain shares of the votes.
 
     Examples:
@@ -320,5 +320,5 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature:
 
 
 def _refined(cosines: Tensor) -> Tensor:
-    """The refined similarity e = (cos + 1) / 2, in [0, 1]."""
+    """Compute the refined similarity e = (cos + 1) / 2, in [0, 1]."""
     return ((cosines.double() + 1) / 2).clamp(0, 1)

@@ -1,19 +1,19 @@
 """DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): collaborators chosen greedily.
 
-The paper's algorithms 1 to 3, and what does them here:
+The paper's algorithms 1 to 3, and the code of each step:
 
 1. first round: longer local training, then all neighbours send their models     (`DPFL`, on_propose; `initial_epochs`)
 2. BGGC: choose collaborators among all, fetched in batches of the budget B_c     (`bggc`)
 3. later rounds: local training, then the collaborators of step 2 send models     (`DPFL`, on_propose)
 4. GGC: choose among these anew, every P rounds                                   (`ggc`; `budget`, `period`)
-5. the client goes on with the average over those chosen, by numbers of samples   (`SampleWeighted`)
-6. it is judged by the model that was best on its validation data                 (`DPFL`, the row set `best`)
+5. the client continues with the average over those chosen, by numbers of samples (`SampleWeighted`)
+6. it is evaluated with the model that was best on its validation data            (`DPFL`, the row set `best`)
 
-A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and gains candidates
-that help, and Y, which begins as all of them and loses those that do not. The value of a set is minus the loss, on k's
-validation data, of the weighted mean of its models. All receivers do their s-th step together: one call judges two
-models each. What belongs to a receiver is a row as long as the longest list of candidates: callers take receivers with
-about as many candidates together.
+A receiver k visits its candidates in a random order with two sets: X, which begins as {k} and gains candidates that
+help, and Y, which begins as k and all candidates and loses those that do not. The value of a set is minus the loss, on
+k's validation data, of the weighted mean of its models. All receivers do their s-th step together: one call evaluates
+two models for each. Arrays have a row for each receiver, as long as the longest list of candidates, so callers should
+pass receivers with about equally many candidates together.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dfl_lightning.links import Links
 __all__ = ["Choice", "RunningSums", "adding_probability", "bggc", "candidates_in_order", "ggc", "marginal_gain"]
 
 LARGEST_GAIN = 1e300
-"""Stands for a gain without bound, so that shares of gains stay defined."""
+"""Largest gain, which also replaces infinite ones, so that shares of gains are defined."""
 
 
 class Choice(NamedTuple):
-    """What r receivers chose, and why; a column for each step, in which a receiver looks at one candidate.
+    """The choice of r receivers and its reasons, with a column for each step: one candidate of each receiver.
 
     Args:
         chosen: whether the candidate is a collaborator now, bool [r, s]: X without the receiver itself.
-        adding: a of each step, what the candidate adds to X, float64 [r, s]; NaN where no candidate was evaluated.
-        removing: b of each step, what Y gains without the candidate, float64 [r, s].
-        probabilities: p of each step, float64 [r, s].
+        adding: a of each step, the gain of X with the candidate, float64 [r, s]; NaN for steps without an evaluation.
+        removing: b of each step, the gain of Y without the candidate, float64 [r, s].
+        probabilities: p of each step, a / (a + b), float64 [r, s].
     """
 
     chosen: Tensor
@@ -49,50 +49,50 @@ class Choice(NamedTuple):
 
 
 class RunningSums(Protocol):
-    """What a receiver of BGGC remembers: two weighted sums of models, and the models of one batch."""
+    """The memory of BGGC's receivers: two weighted sums of models each, and the models of one batch."""
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """Let receivers fetch senders' models.
+        """Fetch the senders' models for the receivers.
 
         Args:
-            receivers: long [e].
-            senders: whose models they fetch, long [e].
+            receivers: a receiver for each model, long [e].
+            senders: senders of these models, long [e].
         """
 
     def forget(self, receivers: Tensor) -> None:
-        """Let the `receivers`, long [w], throw the models of their batch away."""
+        """Drop the models of the current batch at the `receivers`, long [w]."""
 
     def add(self, chosen: bool, receivers: Tensor, members: Tensor, weights: Tensor) -> None:
         """Add weighted models to one of the receivers' two sums.
 
         Args:
-            chosen: to the sum over X; otherwise to the sum over Y.
-            receivers: long [w].
-            members: whose models each of them adds, long [w, c]; -1 where there are fewer.
-            weights: of these models, float64 [w, c]; 0 where there are fewer.
+            chosen: True for the sum over X, False for the sum over Y.
+            receivers: the receivers, long [w].
+            members: clients whose models each of them adds, long [w, c]; -1 pads shorter lists.
+            weights: weights of these models, float64 [w, c]; 0 pads shorter lists.
         """
 
     def losses(self, chosen: Tensor, receivers: Tensor, member: Tensor, weight: Tensor, totals: Tensor) -> Tensor:
         """Evaluate (sum + weight * the member's model) / total on validation data, float64 [J].
 
         Args:
-            chosen: whether the sum is the one over X or over Y, bool [J].
-            receivers: whose sum and whose data, long [J].
-            member: whose model is added, long [J]; -1: none.
-            weight: of this model, [J]; negative where it leaves the sum.
-            totals: [J].
+            chosen: True for the sum over X, False for that over Y, bool [J].
+            receivers: clients with the sum and the validation data, long [J].
+            member: client whose model is added, long [J]; -1: none.
+            weight: weight of this model, [J]; negative if it leaves the sum.
+            totals: divisors, [J].
         """
 
 
 def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Tensor:
-    """Compute how much lower a loss has become, max(R(after) - R(before), 0) with R = -loss (DPFL section 3.2).
+    """Compute the decrease of a loss, max(R(after) - R(before), 0) with R = -loss (DPFL section 3.2).
 
-    Differences of float32 losses are noisy: what is at most tolerance * max(1, |before|) counts as nothing.
+    Differences of float32 losses are noisy: those of at most tolerance * max(1, |before|) count as 0.
 
     Args:
         before: losses, any shape.
         after: losses, same shape.
-        tolerance: 0 takes every difference as it is.
+        tolerance: relative size of differences that count as 0; with 0 all differences count.
 
     Returns:
         Gains >= 0, float64, same shape.
@@ -108,7 +108,7 @@ def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Ten
 
 
 def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
-    """Compute the probability with which a candidate is added, a / (a + b); 1 where both are 0 (DPFL algorithm 2).
+    """Compute the probability of adding a candidate, a / (a + b); 1 if both are 0 (DPFL algorithm 2).
 
     Args:
         adding: a >= 0, the gain of adding it to X, any shape.
@@ -129,15 +129,15 @@ def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
 
 
 def candidates_in_order(draws: Tensor, links: Links, receivers: Tensor) -> Tensor:
-    """Return receivers' candidates in a random order, as their places in the list of links.
+    """Return receivers' candidates in a random order, as indices into the list of links.
 
     Args:
         draws: a uniform number for each link, [E]; the lowest comes first.
-        links: the candidates.
-        receivers: of whom, long [r].
+        links: the candidates of all receivers.
+        receivers: receivers whose candidates are returned, long [r].
 
     Returns:
-        long [r, s], s the largest number of candidates of any of them; -1 after a receiver's last one.
+        long [r, s], s the largest number of candidates of these receivers; -1 pads shorter lists.
 
     Examples:
         >>> links = Links.of(torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0]), nodes=3)
@@ -169,27 +169,27 @@ def ggc(
 ) -> Choice:
     """Choose by greedy graph construction (DPFL algorithm 2), with all candidates' models available.
 
-    A set X begins with the receiver alone, a set Y with the receiver and all candidates. Candidates come one after the
-    other: a is how much the average over X gains with the candidate, b how much the one over Y gains without it. With
-    probability a / (a + b) the candidate is added to X, otherwise it leaves Y; in the end both are the chosen set.
-    Two averages are evaluated for each candidate, and two more at the start.
+    A set X begins with the receiver alone, a set Y with the receiver and all candidates. For each candidate, a is the
+    gain of the average over X with the candidate, and b the gain of the average over Y without it. With probability
+    a / (a + b) the candidate is added to X, otherwise it leaves Y; in the end both are the chosen set. Two averages are
+    evaluated for each candidate, and two more at the start.
 
     Args:
-        receivers: who chooses, long [r].
-        order: their candidates one after the other, long [r, s], -1 after the last one; never the receiver itself.
+        receivers: receivers that choose, long [r].
+        order: their candidates in the order of the steps, without themselves, long [r, s]; -1 pads shorter lists.
         coins: uniform draws in [0, 1), one for each position, used or not, [r, s].
         limits: the budget B_c: how many others may be chosen, long [r].
-        shares: p, how much each client counts in an average, [n].
+        shares: p, the factor of each client in an average, [n].
         losses: (members long [J, 1 + s], weights float64 [J, 1 + s]) -> the loss of the weighted sum of the members'
-            models on the validation data of the first member, the receiver, [J]; a member of -1 is none.
+            models on the validation data of the first member, the receiver, [J]; -1 pads shorter lists of members.
         tolerance: see `marginal_gain`.
-        literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
+        literal: test the budget where the paper prints the test, after the last candidate, where it has no effect.
 
     Returns:
-        Which candidates are chosen, bool [r, s], with a, b and the probability of each step.
+        The chosen candidates, bool [r, s], with a, b and the probability of each step.
 
     Examples:
-        Models 0, 2, -3 and 1.5; client 0's optimum is a model of 1. It adds the 2 and no other.
+        Models 0, 2, -3 and 1.5; client 0's optimum is a model of 1. It only adds the model 2.
 
         >>> models = torch.tensor([0, 2, -3, 1.5], dtype=torch.float64)
         >>> choice = ggc(
@@ -213,8 +213,8 @@ def ggc(
         twice = who.repeat(2)
         weights = torch.cat([with_it, without_it]) * counts[twice]
         total = weights.sum(1, keepdim=True)
-        found = losses(members[twice], weights / torch.where(total > 0, total, 1))
-        return found[: len(who)], found[len(who) :]
+        both = losses(members[twice], weights / torch.where(total > 0, total, 1))
+        return both[: len(who)], both[len(who) :]
 
     def begin(who: Tensor) -> tuple[Tensor, Tensor]:
         return judge(chosen[who], possible[who], who)
@@ -241,22 +241,22 @@ def bggc(
     tolerance: float = 1e-6,
     literal: bool = False,
 ) -> Choice:
-    """Choose by batched greedy graph construction (DPFL algorithm 3): as `ggc`, without ever keeping many models.
+    """Choose by batched greedy graph construction (DPFL algorithm 3): like `ggc`, but with few models kept at once.
 
-    Models come in batches of at most the budget, twice: first to sum up Y, the receiver and all its candidates, then
-    one by one as candidates of X, the chosen ones. Between batches a receiver keeps only these two sums. A receiver
-    whose budget covers all its candidates receives them once.
+    Models are received in batches of at most the budget, twice: first to sum up Y, the receiver and all its candidates,
+    then one by one as candidates of X. Between batches a receiver keeps only these two sums. A receiver whose budget
+    covers all its candidates receives them once.
 
     Args:
-        receivers: who chooses, long [r].
-        order: their candidates one after the other, long [r, s], -1 after the last one; never the receiver itself.
+        receivers: receivers that choose, long [r].
+        order: their candidates in the order of the steps, without themselves, long [r, s]; -1 pads shorter lists.
         coins: uniform draws in [0, 1), one for each position, used or not, [r, s].
         limits: the budget B_c: how many others may be chosen, and how many models a batch has, long [r].
-        shares: how much each client counts in an average, [n].
-        sums: the sums over X and Y, which begin at 0, and the batch; afterwards the sum over X is that of the chosen.
+        shares: factor of each client in an average, [n].
+        sums: the sums over X and Y, which begin at 0, and the batch; in the end the sum over X is that of the chosen.
         tolerance: see `ggc`.
-        literal: the test of the budget as the paper prints it: whether X, the receiver included, has exactly B_c
-            members after a decision; if so, the rest of the batch is skipped, and the next one continues.
+        literal: test the budget as the paper prints it: if X, the receiver included, has exactly B_c members after a
+            decision, the rest of the batch is skipped, and the next batch continues.
     """
     shares = shares.double()
     count = (order >= 0).sum(1)
@@ -265,12 +265,12 @@ def bggc(
     totals = {True: shares[receivers], False: shares[receivers]}
 
     def receive(who: Tensor, number: Tensor) -> Tensor:
-        """Fetch the members of a batch, whose number each receiver has, [w]: long [w, c], -1 where there are fewer."""
+        """Fetch the batch of that number, [w], for each receiver; return its members, long [w, c], padded by -1."""
         first = number * batch[who]
         last = torch.minimum(first + batch[who], count[who])
-        places = first[:, None] + torch.arange(int((last - first).max()))
-        inside = places < last[:, None]
-        members = torch.where(inside, order[who].gather(1, torch.where(inside, places, 0)), -1)
+        steps = first[:, None] + torch.arange(int((last - first).max()))
+        inside = steps < last[:, None]
+        members = torch.where(inside, order[who].gather(1, torch.where(inside, steps, 0)), -1)
         sums.forget(receivers[who])
         sums.receive(receivers[who].repeat_interleave(inside.sum(1)), members[inside])
         return members
@@ -289,8 +289,8 @@ def bggc(
     def judge(who: Tensor, member: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.cat([totals[True][who] + weight, totals[False][who] - weight])
         of_chosen = torch.arange(2 * len(who)) < len(who)
-        found = sums.losses(of_chosen, receivers[who].repeat(2), member.repeat(2), torch.cat([weight, -weight]), total)
-        return found[: len(who)], found[len(who) :]
+        both = sums.losses(of_chosen, receivers[who].repeat(2), member.repeat(2), torch.cat([weight, -weight]), total)
+        return both[: len(who)], both[len(who) :]
 
     def trial(step: int, who: Tensor) -> tuple[Tensor, Tensor]:
         due = who[split[who] & (step % batch[who] == 0)]
@@ -311,21 +311,21 @@ def bggc(
 
 
 class _Full:
-    """Receivers whose budget is exhausted, tested before each candidate (DPFL eq. 3)."""
+    """The test of the budget before each candidate (DPFL eq. 3)."""
 
     def __init__(self, limits: Tensor) -> None:
         self.limits = limits
 
     def before(self, step: int, chosen: Tensor) -> Tensor:
-        """Receivers that evaluate no candidate at a step, bool [r], given how many others each has chosen, long [r]."""
+        """Return the receivers that skip a step, bool [r], given how many others each has chosen, long [r]."""
         return chosen >= self.limits
 
     def after(self, who: Tensor, chosen: Tensor) -> None:
-        """Note that receivers have decided, long [w], and how many others each has chosen, long [r]."""
+        """Note the receivers that have decided, long [w], and how many others each has chosen, long [r]."""
 
 
 class _UntilTheNextBatch(_Full):
-    """The inner `break` of algorithm 3: who has exactly B_c - 1 others passes over the rest of its batch."""
+    """The inner `break` of algorithm 3: a receiver with exactly B_c - 1 others skips the rest of its batch."""
 
     def __init__(self, limits: Tensor, batch: Tensor) -> None:
         super().__init__(limits)
@@ -350,16 +350,16 @@ def _greedy(
     tolerance: float,
     paused: _Full,
 ) -> Choice:
-    """The decisions that both algorithms take; they differ in where the losses of the sets come from.
+    """Decide about each candidate in turn, as both algorithms do; they differ in how losses of sets are computed.
 
     Args:
         order: see `ggc`.
         coins: see `ggc`.
-        begin: which receivers choose -> losses of their X and Y.
-        trial: (step, receivers that go on) -> losses of X with the step's candidate, and of Y without it.
-        decide: (step, these receivers, who of them adds its candidate).
+        begin: (receivers) -> losses of their X and Y at the start.
+        trial: (step, receivers) -> losses of X with the step's candidate, and of Y without it.
+        decide: (step, receivers, mask of those that add their candidate); stores the decisions.
         tolerance: see `marginal_gain`.
-        paused: receivers whose budget is exhausted.
+        paused: test of the budget.
     """
     r, steps = order.shape
     chosen, number = torch.zeros(r, steps, dtype=torch.bool), torch.zeros(r, dtype=torch.long)
@@ -370,10 +370,10 @@ def _greedy(
         if not len(who):
             continue
         if step == 0:
-            at_x[who], at_y[who] = _known(begin(who))
-        with_it, without_it = _known(trial(step, who))
+            at_x[who], at_y[who] = _comparable(begin(who))
+        with_it, without_it = _comparable(trial(step, who))
         a, b = marginal_gain(at_x[who], with_it, tolerance), marginal_gain(at_y[who], without_it, tolerance)
-        p = torch.where(with_it.isinf(), 0.0, adding_probability(a, b))  # never a model that breaks the average
+        p = torch.where(with_it.isinf(), 0.0, adding_probability(a, b))  # never add a model that breaks the average
         added = coins[who, step] < p
         adding[who, step], removing[who, step], probabilities[who, step] = a, b, p
         at_x[who[added]], at_y[who[~added]] = with_it[added], without_it[~added]
@@ -384,7 +384,7 @@ def _greedy(
     return Choice(chosen, adding, removing, probabilities)
 
 
-def _known(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Losses in float64; one that is not a number is as bad as can be."""
+def _comparable(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Convert losses to float64, and NaN to infinity."""
     first, second = (losses.double().nan_to_num(nan=torch.inf, posinf=torch.inf) for losses in pair)
     return first, second

@@ -1,14 +1,14 @@
-"""FL-FDMS (arXiv 2205.13222): how similar clients have been so far, and which one replaces a dropped client.
+"""FL-FDMS (arXiv 2205.13222): running means of similarities, and the friend that replaces a dropped client.
 
-A round of the paper (algorithm 1), and what does it here:
+A round of the paper (algorithm 1), and the code of each step:
 
 1. some clients drop out; the active ones train and send their updates           (`dropout`, the objective)
 2. scores of pairs of active clients, r = (cos + 1) / 2 of their updates         (`similarity_scores`, on_trained)
 3. R_ij: the running mean of these scores over N_ij rounds                        (`running_mean`)
 4. a dropped client's friend: the active one with the highest R_ij               (`friends`; `FDMS`, on_substitute)
-5. the server averages the updates, a friend's in the place of a dropped one     (the aggregation, on_mix)
-6. optional, section 5.3: pairs that fall behind by Theta_t are no candidates    (`elimination_threshold`,
-   any more, and are not compared                                                `remaining_candidates`; `theta_scale`)
+5. the server averages the updates, a friend's instead of a dropped one          (the aggregation, on_mix)
+6. optional, section 5.3: pairs that are worse than the best one by Theta_t      (`elimination_threshold`,
+   stop being candidates, and are not compared                                   `remaining_candidates`; `theta_scale`)
 
 Without a server each receiver does 2 to 5 for the clients that it receives from (`functional.fdms_receivers`).
 """
@@ -47,15 +47,16 @@ def similarity_scores(cosines: Tensor) -> Tensor:
 
 
 def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean score of every pair over the rounds in which both were active (FL-FDMS eq. 15).
+    """Update the mean score of each pair over the rounds in which both clients were active (FL-FDMS eq. 15).
 
     Args:
-        scores: R, the means so far, [..., m, m]; read only where `counts` is at least 1.
-        counts: N, how many scores each mean holds, [..., m, m].
-        observed: this round's scores, [..., m, m]; NaN where a pair was not observed. The diagonal is ignored.
+        scores: R, the means so far, [..., m, m]; read only if `counts` is at least 1.
+        counts: N, the number of scores in each mean, [..., m, m].
+        observed: this round's scores, [..., m, m]; NaN if a pair was not observed. The diagonal is ignored.
 
     Returns:
-        The new means (float64) and the new counts (the dtype they had), both [..., m, m]; arguments stay.
+        The new means (float64) and the new counts (of the same dtype as before), both [..., m, m]; the arguments are
+        not changed.
 
     Examples:
         >>> scores, counts = torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.long)
@@ -74,17 +75,17 @@ def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tens
 
 
 def friends(scores: Tensor, counts: Tensor, active: Tensor, candidates: Tensor | None = None) -> Tensor:
-    """Return the active client most similar so far to each client: phi(k) = argmax of R_ki (FL-FDMS section 5.1).
+    """Return the friend of each client k, the most similar active client: phi(k) = argmax_i R_ki (FL-FDMS section 5.1).
 
     Args:
         scores: R, mean scores, [..., m, m].
-        counts: N, in how many rounds each pair was observed, [..., m, m]; only observed pairs can be friends.
-        active: active clients, bool [..., m]; an inactive client is no friend.
-        candidates: C, who may be client k's friend, bool [..., m, m] (section 5.3); a client none of whose candidates
-            is eligible looks at all the others. None: all clients are candidates.
+        counts: N, number of rounds in which each pair was observed, [..., m, m]; only observed pairs can be friends.
+        active: active clients, bool [..., m]; only these can be friends.
+        candidates: C, the clients that may be client k's friend in row k, bool [..., m, m] (section 5.3). If none of
+            them is eligible, all other clients are candidates. None: all clients are candidates.
 
     Returns:
-        The friend of each client k, never k itself, long [..., m]; among equals the lowest id; -1 where there is none.
+        The friend of each client k, never k itself, long [..., m]; the lowest id among equals; -1 if there is none.
 
     Examples:
         >>> scores = torch.tensor([[0.0, 0.2, 0.9], [0.2, 0.0, 0.4], [0.9, 0.4, 0.0]])
@@ -108,7 +109,7 @@ def elimination_threshold(
     failure: float = 0.05,
     gap: float = 0.0,
 ) -> float:
-    """Compute how far behind its best candidate a client must be to be no friend (FL-FDMS theorem 2).
+    """Compute the difference to the best score at which a client stops being a candidate (FL-FDMS theorem 2).
 
     Theta_t = sqrt((2 ln(2 K^2 T B_max) - 2 ln p) / (beta t)) + delta_f
 
@@ -116,13 +117,13 @@ def elimination_threshold(
         index: t, the round, counted from 1.
         clients: K.
         rounds: T, of the whole run.
-        max_friends: B_max, the most friends that a client can have.
+        max_friends: B_max, the largest number of friends of a client.
         beta: least share of the rounds in which a pair was observed, above 0.
-        failure: p, probability that any friend of any client is ever eliminated, above 0.
+        failure: p, bound of the probability that a friend of some client is eliminated in the run, above 0.
         gap: delta_f, the largest difference between the true scores of two friends of a client.
 
     Returns:
-        Theta_t, in units of scores, which differ by 1 at most.
+        Theta_t, in units of scores, which differ by at most 1.
 
     Examples:
         >>> [round(elimination_threshold(t, 20, 500, 3, 0.25), 4) for t in (1, 50, 500)]
@@ -133,15 +134,15 @@ def elimination_threshold(
 
 
 def observed_share(counts: Tensor, compared: Tensor, index: int) -> float:
-    """Compute the beta that a run has shown: the least share of the rounds in which a pair was observed.
+    """Compute the beta of a run so far: the least share of the rounds in which a pair was observed.
 
     Args:
-        counts: N, in how many rounds each pair was observed, [m, m].
+        counts: N, number of rounds in which each pair was observed, [m, m].
         compared: pairs that are still compared, bool [m, m]; pairs that were never observed do not count.
-        index: rounds so far, t.
+        index: t, the number of rounds so far.
 
     Returns:
-        In (0, 1]; 0 where no pair was observed.
+        A share in (0, 1]; 0 if no pair was observed.
 
     Examples:
         >>> counts = torch.tensor([[0, 3, 1], [3, 0, 0], [1, 0, 0]])
@@ -155,13 +156,13 @@ def observed_share(counts: Tensor, compared: Tensor, index: int) -> float:
 def remaining_candidates(scores: Tensor, counts: Tensor, candidates: Tensor, threshold: float) -> Tensor:
     """Return the candidates that are not clearly worse than the best one (FL-FDMS section 5.3).
 
-    Client i leaves the candidates of k where max over C_k of R_kj, less R_ki, reaches the threshold. Only pairs that
-    were observed can be the best, or leave.
+    Client i leaves the candidates of k if max_{j in C_k} R_kj - R_ki is at least the threshold. Only observed pairs can
+    be the best one, or leave.
 
     Args:
         scores: R, mean scores, [m, m].
-        counts: N, in how many rounds each pair was observed, [m, m].
-        candidates: C, bool [m, m], row k holds the candidates of client k.
+        counts: N, number of rounds in which each pair was observed, [m, m].
+        candidates: C, the candidates of client k in row k, bool [m, m].
         threshold: Theta_t, above 0.
 
     Returns:
@@ -175,11 +176,11 @@ def remaining_candidates(scores: Tensor, counts: Tensor, candidates: Tensor, thr
                 [ True, False,  True],
                 [ True,  True, False]])
     """
-    known = candidates & (counts >= 1) & ~_itself(scores)
-    best = torch.where(known, scores.double(), -torch.inf).amax(-1, keepdim=True)
-    return candidates & ~(known & (best - scores.double() >= threshold))
+    observed = candidates & (counts >= 1) & ~_itself(scores)
+    best = torch.where(observed, scores.double(), -torch.inf).amax(-1, keepdim=True)
+    return candidates & ~(observed & (best - scores.double() >= threshold))
 
 
 def _itself(pairs: Tensor) -> Tensor:
-    """Where a client meets itself, bool [m, m]."""
+    """Return the mask of the pairs of a client with itself, bool [m, m]."""
     return torch.eye(pairs.shape[-1], dtype=torch.bool, device=pairs.device)

@@ -1,7 +1,7 @@
-"""PANM (arXiv 2203.12285): how similar two clients are, and which of a few clients are of the client's own cluster.
+"""PANM (arXiv 2203.12285): similarities of clients, and the members of the client's cluster among a few of them.
 
 The paper is *Mining Latent Relationships among Clients: Peer-to-peer Federated Learning with Adaptive Neighbor
-Matching*. Its round (algorithms 1 to 3), and what does it here:
+Matching*. Its round (algorithms 1 to 3), and the code of each step:
 
 1. local training                                                                (the objective)
 2. stage one: l random others and the present neighbours are compared            (`PANM`, on_propose; `l`, `stage_one`)
@@ -9,7 +9,7 @@ Matching*. Its round (algorithms 1 to 3), and what does it here:
                                                                                  `gradient_similarity`; `metric`)
 4. the k most similar become the neighbours (CNI)                                (`PANM`, on_select; `k`)
 5. stage two, every tau rounds: l neighbours and l strangers are compared, and   (`same_cluster`,
-   a mixture of two Gaussians tells who is of the own cluster (HNM)              `rematched_neighbours`; `matching`)
+   a mixture of two Gaussians decides which are in the own cluster (HNM)         `rematched_neighbours`; `matching`)
 6. the client averages its own and k neighbours' models                          (the aggregation, on_mix)
 """
 
@@ -33,15 +33,15 @@ Matching = Literal["oriented", "unoriented", "literal"]
 
 _LEAST_LOSS = 1e-12
 _LEAST_VARIANCE = 1e-300
-_VARIANCE_SHARE = 0.01  # of the variance of all similarities: what a component of one client has at least
-_ROUNDING = 1e-9  # similarities that differ by less than this share of the largest one are equal
+_VARIANCE_SHARE = 0.01  # least variance of a component, as a share of the variance of all similarities
+_ROUNDING = 1e-9  # similarities that differ by less than this share of the largest one count as equal
 
 
 def loss_similarity(losses: Tensor) -> Tensor:
     """Compute similarities from losses: s_ij = 1 / F_i(w_j) (PANM eq. 3).
 
     Args:
-        losses: mean loss of j's model on i's training data, >= 0, any shape; infinity is as unlike as can be, NaN is
+        losses: mean loss of j's model on i's training data, >= 0, any shape; infinity gives the similarity 0, NaN is
             unknown.
 
     Returns:
@@ -58,12 +58,12 @@ def gradient_similarity(updates: Tensor, accumulated: Tensor, alpha: float = 0.5
     """Compute similarities from two cosines: s_ij = alpha cos(theta1) + (1 - alpha) cos(theta2) (PANM eq. 4 to 6).
 
     Args:
-        updates: cosine of what i and j changed in this round's local training (eq. 4), any shape.
-        accumulated: cosine of what they changed since their first models (eq. 5), same shape.
-        alpha: share of the former, in [0, 1].
+        updates: cosine of the updates of i and j in this round's local training (eq. 4), any shape.
+        accumulated: cosine of their changes since the first models (eq. 5), same shape.
+        alpha: weight of the first cosine, in [0, 1].
 
     Returns:
-        float64, same shape; NaN where either is.
+        float64, same shape; NaN if either cosine is NaN.
 
     Examples:
         >>> gradient_similarity(torch.tensor(0.5), torch.tensor(0.774597), alpha=0.5)
@@ -79,26 +79,26 @@ def same_cluster(
     matching: Matching = "oriented",
     iterations: int = 100,
 ) -> Tensor:
-    """Return which of a few neighbours and a few strangers are of the receiver's cluster (PANM eq. 14 to 17).
+    """Return which of the compared clients are in the receiver's cluster (PANM eq. 14 to 17).
 
-    Each receiver fits a mixture of two Gaussians to its similarities by hard expectation maximization: mean, variance
-    and share of each component from the present labels; then every client goes to the component where it is likelier,
-    to the first one when in doubt; until no label changes.
+    Each receiver fits a mixture of two Gaussians to its similarities by hard expectation maximization: it computes
+    mean, variance and share of each component from the present labels, then assigns each client to the component with
+    the higher likelihood, to the first one if they are equal, and repeats both until no label changes.
 
-    A component's variance is at least a hundredth of the variance of all its receiver's similarities, so that a single
-    client is a component too. If a component empties, or all similarities are equal, there is one cluster only.
+    A component's variance is at least a hundredth of the variance of all the receiver's similarities, so that a single
+    client can be a component. If a component becomes empty, or all similarities are equal, there is only one cluster.
 
     Args:
         similarity: s_ij, [E], finite.
-        links: whom each receiver compared: neighbours S_i and strangers C_i.
-        sampled: which of these are neighbours, bool [E].
+        links: links to the clients that each receiver compared: neighbours S_i and strangers C_i.
+        sampled: mask of the neighbours among these, bool [E].
         matching: `oriented`: the neighbours start as the first component, and the component with the larger mean in
-            the end is the receiver's cluster; `unoriented`: it is the first component, whatever its mean; `literal`:
-            the strangers start as the first component, which is taken, as the labels above eq. 15 are printed.
-        iterations: after so many rounds of labels the last ones count.
+            the end is the receiver's cluster; `unoriented`: the first component is, whatever its mean; `literal`: the
+            strangers start as the first component, which is the cluster, as the labels above eq. 15 are printed.
+        iterations: greatest number of assignments.
 
     Returns:
-        Which of those compared are of the receiver's cluster H_i, bool [E].
+        Mask of the clients in the receiver's cluster H_i, bool [E].
 
     Examples:
         >>> similarity = torch.tensor([0.80, 0.75, 0.82, 0.20, 0.79, 0.15, 0.10, 0.77])
@@ -128,12 +128,12 @@ def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> L
     """Return the neighbour lists after a matching, (N_i without S_i) and H_i (PANM eq. 18).
 
     Args:
-        neighbours: N_i of each receiver.
-        sampled: the neighbours that were compared, S_i.
-        matched: those compared that are of the receiver's cluster, H_i.
+        neighbours: N_i, the list of each receiver.
+        sampled: S_i, the neighbours that were compared.
+        matched: H_i, the compared clients that are in the receiver's cluster.
 
     Returns:
-        The new lists; one that would end empty stays as it was.
+        The new lists; a list that would become empty stays as it was.
 
     Examples:
         >>> neighbours = Links.of(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 2, 0, 2]), nodes=4)
@@ -148,7 +148,7 @@ def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> L
 
 
 def _from_the_lowest(similarity: Tensor, links: Links) -> Tensor:
-    """Similarities above the receiver's lowest one, float64 [E]; all 0 where they differ by rounding only."""
+    """Subtract the receiver's lowest similarity, float64 [E]; return 0 if all differ only by rounding."""
     y = similarity.double()
     above = y + links.highest(-y)[links.receivers]
     equal = links.highest(above) <= _ROUNDING * links.highest(y.abs())
@@ -156,14 +156,14 @@ def _from_the_lowest(similarity: Tensor, links: Links) -> Tensor:
 
 
 def _moments(y: Tensor, links: Links, component: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a component's similarities, [n] each; 0 where it is empty."""
+    """Compute mean and variance of a component's similarities, [n] each; 0 for an empty component."""
     size = links.sum(component).clamp(min=1)
     mean = links.sum(torch.where(component, y, 0.0)) / size
     return mean, links.sum(torch.where(component, (y - mean[links.receivers]) ** 2, 0.0)) / size
 
 
 def _log_density(y: Tensor, links: Links, component: Tensor, floor: Tensor) -> Tensor:
-    """log(beta phi(y)) under the Gaussian of a component, up to a constant, [E]."""
+    """Compute log(beta phi(y)) of a component, its share beta times its Gaussian density, up to a constant, [E]."""
     mean, variance = _moments(y, links, component)
     variance = torch.maximum(variance, floor)
     share = links.sum(component).double() / links.count.clamp(min=1)

@@ -1,4 +1,4 @@
-"""What can be said about PANM (arXiv 2203.12285) before it runs: how soon its neighbours are right, what it costs."""
+"""Theory of PANM (arXiv 2203.12285): the probability of right neighbours after each round, and the models received."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = [
 def initialisation_probabilities(
     n: int, a: int, l: int, k: int, rounds: int, candidates: Literal["new", "all"] = "new"
 ) -> list[float]:
-    """Compute the probability that all k neighbours are of the own cluster, after each round of PANM's stage one.
+    """Compute the probability that all k neighbours are in the own cluster, after each round of PANM's stage one.
 
-    For a similarity without error. A client holds s of its friends; a round draws l clients, of whom a hypergeometric
-    number are friends that it does not hold yet; it is done when it holds k. (PANM's theorem 1 counts friends that are
-    drawn twice as two: see `literal_initialisation_probabilities`.)
+    The similarity is assumed to have no error. A client holds s of its friends, the clients of its cluster. Each round
+    draws l clients, and the number of friends among them that it does not hold is hypergeometric. It is done when it
+    holds k. (PANM's theorem 1 counts friends that are drawn twice as two: see `literal_initialisation_probabilities`.)
 
     Args:
-        n: clients, the receiver included.
-        a: clients of the receiver's cluster, itself included.
-        l: candidates drawn in a round, at least k; all there are, where there are fewer.
-        k: neighbours.
-        rounds: how many rounds.
-        candidates: drawn from those that are not neighbours yet (`new`), or from all others (`all`).
+        n: number of clients, the receiver included.
+        a: number of clients in the receiver's cluster, itself included.
+        l: number of candidates drawn in a round, at least k; all if there are fewer.
+        k: number of neighbours.
+        rounds: number of rounds.
+        candidates: draw from clients that are not neighbours (`new`), or from all others (`all`).
 
     Returns:
-        One probability for each round.
+        A probability for each round.
 
     Raises:
         ValueError: l is below k, or fewer than k others exist, so that the list is not full after the first round.
@@ -43,8 +43,8 @@ def initialisation_probabilities(
     """
     if not k <= min(l, n - 1):
         raise ValueError(f"k={k} neighbours need l >= k candidates in a round and k others, not l={l}, n={n}")
-    held = [1.0] + [0.0] * k  # how likely it holds 0, 1, ..., k friends
-    found = [held[k]]
+    held = [1.0] + [0.0] * k  # probabilities of holding 0, 1, ..., k friends
+    complete = [held[k]]
     for number in range(rounds):
         pool = n - 1 - k if candidates == "new" and number > 0 else n - 1
         after = [0.0] * k + [held[k]]
@@ -52,26 +52,26 @@ def initialisation_probabilities(
             for x in range(a - s if probability else 0):
                 after[min(s + x, k)] += probability * _hypergeometric(x, pool, a - 1 - s, min(l, pool))
         held = after
-        found.append(held[k])
-    return found[1:]
+        complete.append(held[k])
+    return complete[1:]
 
 
 def literal_initialisation_probabilities(n: int, a: int, l: int, k: int, rounds: int) -> list[float]:
     """Compute the same probabilities as printed: P^t(k) of PANM's theorem 1 (eq. 10), with G(x) as in the main text.
 
-    It treats the candidates of different rounds as different clients: a friend that is drawn twice counts twice. So it
-    lies above what the algorithm does from the second round on (with `candidates: all`), and is above 0 even where
-    fewer than k friends exist.
+    The theorem treats the candidates of different rounds as different clients: a friend that is drawn twice counts
+    twice. From the second round on it is therefore above the probability of the algorithm (with `candidates: all`), and
+    it is above 0 even if there are fewer than k friends.
 
     Args:
-        n: clients, the receiver included.
-        a: clients of the receiver's cluster, itself included.
-        l: candidates drawn in a round, at most n - 1.
-        k: neighbours.
-        rounds: how many rounds.
+        n: number of clients, the receiver included.
+        a: number of clients in the receiver's cluster, itself included.
+        l: number of candidates drawn in a round, at most n - 1.
+        k: number of neighbours.
+        rounds: number of rounds.
 
     Returns:
-        P^1(k), P^2(k), ..., one for each round. PENS' probability is the first one in every round (eq. 11).
+        P^1(k), P^2(k), ..., one for each round. For PENS the first one holds in all rounds (eq. 11).
 
     Examples:
         >>> [round(p, 4) for p in literal_initialisation_probabilities(n=100, a=25, l=10, k=5, rounds=3)]
@@ -89,12 +89,12 @@ def literal_initialisation_probabilities(n: int, a: int, l: int, k: int, rounds:
 def panm_models_received(l: int, k: int, stage_one: int, stage_two: int, tau: int) -> float:
     """Count the models that a client receives in a run of PANM (the communication costs of PANM's table 6).
 
-    The neighbours mixed after a matching are taken to be among the 2 l clients that were looked at for it. A run also
-    counts those that were not, and counts fewer where there are fewer neighbours or strangers than l.
+    The count assumes that the neighbours mixed after a matching are among the 2 l clients that were compared for it. A
+    run also counts other ones, and counts fewer models if there are fewer than l neighbours or strangers.
 
     Args:
-        l: candidates in a round.
-        k: neighbours that are mixed.
+        l: number of candidates in a round.
+        k: number of neighbours that are mixed.
         stage_one: rounds of confident neighbour initialisation, T1, at least 1.
         stage_two: rounds after it, T2.
         tau: rounds between two matchings.
@@ -111,12 +111,12 @@ def panm_models_received(l: int, k: int, stage_one: int, stage_two: int, tau: in
 
 
 def panm_models_in_round(number: int, l: int, k: int, stage_one: int, tau: int) -> int:
-    """Count what one round adds to `panm_models_received`; the sums agree where tau divides T1 and T2.
+    """Count the models of one round in `panm_models_received`; the sums agree if tau divides T1 and T2.
 
     Args:
         number: the round, counted from 1 as in algorithm 1.
-        l: candidates in a round.
-        k: neighbours that are mixed.
+        l: number of candidates in a round.
+        k: number of neighbours that are mixed.
         stage_one: rounds of confident neighbour initialisation, T1.
         tau: rounds between two matchings.
 
@@ -130,7 +130,7 @@ def panm_models_in_round(number: int, l: int, k: int, stage_one: int, tau: int) 
 
 
 def _hypergeometric(x: int, population: int, successes: int, draws: int) -> float:
-    """The probability of x successes in `draws` draws without replacement."""
+    """Compute the probability of x successes in `draws` draws without replacement."""
     if not 0 <= x <= draws or draws - x > population - successes:
         return 0.0
     return comb(successes, x) * comb(population - successes, draws - x) / comb(population, draws)

@@ -1,1 +1,1 @@
-"""Aggregations that few adversaries cannot move far."""
+"""Aggregations that are robust against a few adversaries."""
