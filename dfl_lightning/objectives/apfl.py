@@ -1,4 +1,4 @@
-"""APFL: each client's model is a mixture of a local model and the one that is exchanged."""
+"""APFL: each client's model is a mixture of a local model and the exchanged one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 
 
 class APFL(Objective):
-    """Evaluate and fit the mixture alpha v + (1 - alpha) w (Deng et al. 2020, arXiv 2003.13461, algorithm 1).
+    """The mixture of a local and an exchanged model (APFL, Deng et al. 2020, arXiv 2003.13461, algorithm 1).
 
-    On every batch, with u = alpha v + (1 - alpha) w: `w = w - eta grad f(w)`, as with `Plain`, and
-    `v = v - eta alpha grad f(u)`; w is exchanged, v never leaves its client. A client's weight follows
-    `alpha = alpha - eta <v - w, grad f(u)>`, kept in [0, 1] (eq. 11), where eta is the learning rate of the round (of
-    the optimizer's first group). All gradients of a step are taken where the step began.
+        u = alpha v + (1 - alpha) w
+        w = w - eta grad f(w),    v = v - eta alpha grad f(u)
+        alpha = alpha - eta <v - w, grad f(u)>, clipped to [0, 1]          (eq. 11)
 
-    Clients are evaluated by the mixture of v and the averaged w, as in the output of the algorithm. Each model has an
-    optimizer of its own, of the same kind. The logged training loss is w's; the column `alpha` is the mean over
-    clients, and `clients.npz` has each client's.
+    w is exchanged, and v never leaves its client. All gradients of a step are taken at its start. eta is the learning
+    rate of the round, for alpha that of the optimizer's first group. Each model has an optimizer of its own, of the
+    same kind.
+
+    Clients are evaluated with the mixture of v and the averaged w, the output of the algorithm. The logged training
+    loss is that of w; the column `alpha` is the mean over clients, and `clients.npz` has alpha of each client.
 
     Args:
-        alpha: weight of the local model, from 0 (the exchanged model alone) to 1 (training alone); where it is adapted,
-            what it begins as.
-        adapt: when alpha moves: `round`, on the first batch of the round, where w is the model that was exchanged;
-            `step`, on every batch, where w has fitted the client too, so that alpha may fall to 0 and stay there;
+        alpha: weight of the local model, from 0 (the exchanged model alone) to 1 (training alone); its first value if
+            it is adapted.
+        adapt: when alpha changes: `round`: on the first batch of the round, where w is the exchanged model; `step`: on
+            each batch, where w has also been fitted to the client, so that alpha may fall to 0 and stay there;
             `never`.
     """
 
@@ -51,7 +53,7 @@ class APFL(Objective):
         self.numbers = {"alpha": alpha, **({"_may_move": 1.0} if adapt == "round" else {})}
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch for both models, and for alpha where it moves."""
+        """Update both models, and alpha if it changes, on one batch."""
         batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha")
         mixture = [own + rest for own, rest in zip(times(alpha, v.params), times(1 - alpha, w.params), strict=True)]
         of_mixture, of_w = v.grad(batch, at=mixture), w.grad(batch)
@@ -65,12 +67,12 @@ class APFL(Objective):
         v.update(times(alpha, of_mixture))
 
     def finish(self, ctx: JobContext) -> None:
-        """Let alpha move again in the next round, where it moves once a round."""
+        """Allow the next change of alpha, with `adapt: round`, on the first batch of the next round."""
         if self.adapt == "round":
             ctx.set_number("_may_move", torch.ones_like(ctx.number("alpha")))
 
     def after_mixing(self, round: Round) -> None:
-        """Write the mixtures by which clients are evaluated."""
+        """Write the mixtures of local and averaged models to the row set `mixture`, and log the mean of alpha."""
         alpha, n = round.bank.number("alpha"), round.num_nodes
         clients, clients_only = torch.arange(round.num_clients), round.clients_only
         layout = round.bank.layout

@@ -1,4 +1,4 @@
-"""DFedSAM: local steps along the gradient at the worst point nearby, for models that mix well."""
+"""DFedSAM: local steps along the gradient at the point nearby with the highest loss."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from dfl_lightning.utils.errors import UserError
 
 
 class DFedSAM(Objective):
-    """Sharpness-aware local steps between mixings (Shi et al. 2023, arXiv 2302.04083, algorithm 1).
+    """Sharpness-aware local steps between mixings (DFedSAM, Shi et al. 2023, arXiv 2302.04083, algorithm 1).
 
-    On every batch with gradient g of the mean loss f at w,
+        w = w - eta grad f(w + rho g / ||g||),    g = grad f(w)
 
-        w = w - eta grad f(w + rho g / ||g||)
-
-    both gradients on the same batch; then models are mixed. With several mixing steps in a round,
-    `aggregation.steps` of `Metropolis`, it is DFedSAM-MGS. Under a server it is FedSAM (Qu et al. 2022, arXiv
-    2206.02618). A step costs two gradients; nothing but models is sent. The norm is over all parameters, which are
-    trained at once, whether they are shared or not. The logged training loss is the mean of f at both points.
+    Both gradients are on the same batch. With several mixing steps in a round, `aggregation.steps` of `Metropolis`, it
+    is DFedSAM-MGS. With a server it is FedSAM (Qu et al. 2022, arXiv 2206.02618). A step takes two gradients; clients
+    send models only. The norm is over all parameters, and shared and personal ones are trained together. The logged
+    training loss is the mean of f at both points.
 
     Args:
-        rho: length of the step to the worst point nearby, 0 or more; 0 is `Plain`.
+        rho: length of the step to the point with the highest loss nearby, 0 or more; 0 is `Plain`.
     """
 
     method_name = "DFedSAM"
@@ -34,6 +32,6 @@ class DFedSAM(Objective):
         self.rho = rho
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch, two gradients, one update."""
+        """Update the model on one batch, by the gradient at the climbed point."""
         model, batch = ctx.model(), ctx.next_batch()
         model.update(model.grad(batch, at=model.climbed(model.grad(batch), self.rho)))

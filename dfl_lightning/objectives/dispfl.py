@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 
 class DisPFL(Objective):
-    """Sparse local training with a mask of the client's own, which moves (Dis-PFL, arXiv 2206.00187, algorithm 2).
+    """Sparse local training under a mask that changes (Dis-PFL, Dai et al. 2022, arXiv 2206.00187, algorithm 2).
 
-    Masks are of weights with two dimensions or more; biases, norms and buffers are dense. A layer's density follows
-    the Erdős-Rényi kernel. In round t of T a client trains `w = w - eta m * grad f(w)`; then of each layer's weights
-    the share `prune / 2 (1 + cos(pi t / T))` leaves the mask, the smallest ones, and as many come in, where the dense
-    gradient on one further batch is largest. Weights that come in begin as what the neighbours have there. Use it with
-    the aggregation `MaskedAverage`. The logged training loss is that of the training alone.
+        w = w - eta m * grad f(w)
+        pruned share in round t of T = prune / 2 (1 + cos(pi t / T))
+
+    m is the client's mask of zeros and ones. Weights with two dimensions or more are masked; biases, norms and buffers
+    are dense. The densities of the layers follow the Erdős-Rényi kernel. After the training, the pruned share of each
+    layer's kept weights, the smallest ones, leaves the mask, and as many weights enter it: those with the largest dense
+    gradient on another batch. Weights that enter the mask begin with the average of the neighbours' models. The rule is
+    for the aggregation `MaskedAverage`. The logged training loss is that of the training alone.
 
     Args:
         density: share of the masked weights that is kept, above 0 and at most 1.
-        prune: share of a layer's weights that is exchanged in round 0 (alpha), 0 to 1.
-        common_masks: all clients begin with the same mask; otherwise each draws its own.
+        prune: share of a layer's kept weights that is pruned and regrown in round 0 (alpha), 0 to 1.
+        common_masks: whether all clients begin with the same mask; otherwise each draws its own.
     """
 
     method_name = "Dis-PFL"
@@ -44,12 +47,12 @@ class DisPFL(Objective):
         if not 0 <= prune <= 1:
             raise UserError(f"objective.prune={prune}; it is a share between 0 and 1")
         self.density, self.prune, self.common_masks = density, prune, common_masks
-        self.kept = []  # ones of each parameter's mask; all of them where it is dense
+        self.kept = []  # number of ones in the mask of each parameter; all entries of a dense one
         self._entries: list[Entry] = []
-        self.rounds = 1  # of the run
+        self.rounds = 1  # rounds of the run
 
     def start(self, federation: Federation) -> None:
-        """Require weights to mask, a last round, and optimizers that begin anew."""
+        """Require weights to mask, a known number of rounds, and optimizers without a kept state."""
         layout = federation.layout
         if federation.local.memory is not None:
             raise UserError(
@@ -72,17 +75,17 @@ class DisPFL(Objective):
         ]
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return the training, and a batch for the search, in which no running statistics move."""
+        """Return the training, and one batch for the search of the next mask, which changes no running statistics."""
         parameters = Columns((entry.start, entry.stop) for entry in layout.entries if not entry.is_buffer)
         return (Phase(self, duration, layout.all), Phase(_Search(self, round), Duration(0, steps=1), parameters))
 
     def on_start(self, round: Round) -> None:
-        """Draw the first masks; what is not a weight is always kept."""
+        """Draw the first masks; entries of dense parameters and buffers are always kept."""
         bank, seed_of = round.bank, (lambda client: 0) if self.common_masks else int
         for name in ("mask", "next_mask"):
             rows = bank.next_of(name)
             rows.fill_(1.0)
-            for place, client in enumerate(bank.ranks.own.tolist()):
+            for row, client in enumerate(bank.ranks.own.tolist()):
                 if client >= round.num_clients:
                     continue
                 for layer, (entry, kept) in enumerate(zip(self._entries, self.kept, strict=True)):
@@ -90,10 +93,10 @@ class DisPFL(Objective):
                         drawn = torch.randperm(
                             math.prod(entry.shape), generator=round.stream("dispfl mask", seed_of(client), layer)
                         )
-                        rows[place, entry.start + drawn[kept:].to(rows.device)] = 0.0
+                        rows[row, entry.start + drawn[kept:].to(rows.device)] = 0.0
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch on what the mask keeps."""
+        """Update the entries that the mask keeps on one batch."""
         model, mask = ctx.model(), ctx.rows("mask")
         model.assign([p * m for p, m in zip(model.params, mask, strict=True)])  # the first model is dense
         model.update([g * m for g, m in zip(model.grad(ctx.next_batch()), mask, strict=True)])
@@ -105,7 +108,7 @@ class DisPFL(Objective):
 
 
 class _Search(LocalRule):
-    """The next mask, from the trained weights and one dense gradient."""
+    """The search of the next mask, from the trained weights and one dense gradient."""
 
     stackable = True
     reports_loss = False
@@ -115,25 +118,25 @@ class _Search(LocalRule):
         self._objective, self._index = objective, index
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Part of DisPFL's."""
+        """Return the phases of `DisPFL`, with this search as the second one."""
         return self._objective.phases(layout, duration, round)
 
     def step(self, ctx: JobContext) -> None:
-        """Prune and regrow, layer by layer."""
+        """Prune and regrow the mask of each layer, and write the row set `next_mask`."""
         objective, model, mask = self._objective, ctx.model(), ctx.rows("mask")
         share = pruned_share(self._index, objective.rounds, objective.prune)
-        found = []
+        searched = []
         tensors = zip(objective._entries, objective.kept, mask, model.params, model.grad(ctx.next_batch()), strict=True)
         for entry, kept, old, weights, grads in tensors:
             if masked(entry):
                 pruned = min(kept, math.ceil(share * kept - 1e-9))
                 a, b, c = (t.reshape(-1, math.prod(entry.shape)) for t in (old, weights, grads))
-                found.append(searched_mask(a, b, c, kept, pruned).view(old.shape))
+                searched.append(searched_mask(a, b, c, kept, pruned).view(old.shape))
             else:
-                found.append(old)
-        ctx.model("next_mask").assign(found)
+                searched.append(old)
+        ctx.model("next_mask").assign(searched)
 
 
 def masked(entry: Entry) -> bool:
-    """Whether a parameter has a mask: trainable weights of two dimensions or more."""
+    """Return True if a parameter has a mask: a trainable weight of two dimensions or more."""
     return entry.trainable and len(entry.shape) > 1

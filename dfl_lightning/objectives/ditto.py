@@ -1,4 +1,4 @@
-"""Ditto: a second model for each client, held near the one that is exchanged."""
+"""Ditto: a personal model of each client, kept near the exchanged one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from dfl_lightning.utils.errors import UserError
 
 
 class Ditto(Objective):
-    """A personal model v beside the exchanged model w, and near it (Li et al. 2021, arXiv 2012.04221, algorithm 1).
+    """A personal model v near the exchanged model w (Ditto, Li et al. 2021, arXiv 2012.04221, algorithm 1).
 
-    On every batch `w = w - eta grad f(w)`, as with `Plain`, and `v = v - eta (grad f(v) + lam (v - w0))`, where w0 is
-    the exchanged model at the start of the round: the server's, or without a server the client's own after mixing.
-    Clients are evaluated by v, which is never sent. Both models have an optimizer of their own, of the same kind; v's
-    gradient is clipped with the term in it. The logged training loss is w's.
+        w = w - eta grad f(w)
+        v = v - eta (grad f(v) + lam (v - w0))
+
+    w0 is the exchanged model at the start of the round: the server's, or without a server the client's own after
+    mixing. Clients are evaluated with v, which is never sent. Both models have an optimizer of their own, of the same
+    kind; clipping of v's gradient includes the proximal term. The logged training loss is that of w.
 
     Args:
-        lam: weight of the term that holds v near w0 (the paper's lambda), 0 or more; 0 is training alone.
+        lam: weight of the term that keeps v near w0 (the paper's lambda), 0 or more; 0 is training alone.
     """
 
     method_name = "Ditto"
@@ -33,8 +35,8 @@ class Ditto(Objective):
         self.lam = lam
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch for both models."""
+        """Update both models on one batch."""
         batch, exchanged, personal = ctx.next_batch(), ctx.model(), ctx.model("personal")
         exchanged.update(exchanged.grad(batch))
         pull = zip(personal.grad(batch), personal.params, exchanged.start, strict=True)
-        personal.update([(p - s).mul_(self.lam).add_(g) for g, p, s in pull])  # one new tensor each, not three
+        personal.update([(p - s).mul_(self.lam).add_(g) for g, p, s in pull])  # in place: one new tensor, not three

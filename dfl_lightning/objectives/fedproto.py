@@ -1,4 +1,4 @@
-"""FedProto's local rule: features near the mean features of their class, which clients exchange in place of models."""
+"""FedProto's local rule: features near the mean features of their class, which clients exchange instead of models."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ if TYPE_CHECKING:
 
 
 class FedProto(Objective):
-    """Descend the data's loss plus lam times the squared error of features to prototypes (arXiv 2105.00243, eq. 7).
+    """Local training with features near the classes' prototypes (FedProto, Tan et al., arXiv 2105.00243, eq. 7).
 
-    With phi(x) the d inputs of the network's last linear layer and P_y the prototype of class y that came last (Tan et
-    al., AAAI 2022), the loss of a batch is
+        w = w - eta grad of the mean over the batch's samples (x, y) of  loss(x, y) + lam ||phi(x) - P_y||^2 / d
 
-        mean over its samples (x, y) of  loss(x, y) + lam ||phi(x) - P_y||^2 / d
+    phi(x) are the d inputs of the network's last linear layer, and P_y is the last prototype of class y. Samples of
+    classes without a prototype do not have the second term.
 
-    without the second term for samples of classes that have no prototype yet.
-
-    After the local training the client passes once more through its training data and adds up the features of each
-    class by the trained model (eq. 3), as in training: with dropout masks and augmentation, but running statistics do
-    not move. The aggregation `PrototypeAverage` makes the next prototypes of these sums, at neighbours or at a server;
-    models are not exchanged, and clients keep theirs under a server too. The row set `prototypes` has the prototypes in
-    the columns of the last layer's weight, [C, d], zeros where there is none. The logged training loss has the distance
-    in it.
+    After the training the client passes once more through its training data and adds up the features of each class by
+    the trained model (eq. 3), as in training, with dropout masks and augmentation; running statistics do not change.
+    The aggregation `PrototypeAverage` computes the next prototypes from these sums, at neighbours or at a server.
+    Models are not exchanged, and clients keep theirs also with a server. The row set `prototypes` has the prototypes in
+    the columns of the last layer's weight, [C, d], and zeros for classes without one. The logged training loss includes
+    the distance.
 
     Args:
-        lam: weight of the squared error, 0 or more.
+        lam: weight of the squared distance, 0 or more.
     """
 
     method_name = "FedProto"
@@ -55,7 +53,7 @@ class FedProto(Objective):
         self._place = 0
 
     def start(self, federation: Federation) -> None:
-        """Require a last linear layer with an output for each class, and an aggregation that leaves models alone."""
+        """Require a last linear layer with an output for each class, and an aggregation that mixes prototypes."""
         entry, classes = head_weight(federation.layout)[1], federation.data.num_classes
         layer = dict(federation.network.named_modules()).get(entry.name.rpartition(".")[0])
         if not isinstance(layer, nn.Linear) or layer.out_features != classes:
@@ -72,17 +70,17 @@ class FedProto(Objective):
             )
 
     def on_start(self, round: Round) -> None:
-        """Check that the layer is the last one of a forward pass, too."""
+        """Require that the last layer of the network is also the last linear layer of a forward pass."""
         name = head_weight(round.bank.layout)[1].name.rpartition(".")[0]
-        found = round.federation.engine.config.features["head"]
-        if found != name:
+        head = round.federation.engine.config.features["head"]
+        if head != name:
             raise UserError(
                 f"objective FedProto keeps prototypes in the weight of the network's last layer, '{name}', and the "
-                f"last linear layer of a forward pass is '{found}'; define it last in the network's __init__"
+                f"last linear layer of a forward pass is '{head}'; define it last in the network's __init__"
             )
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return the training, and an epoch in which features are added up."""
+        """Return the training, and an epoch that adds up the features."""
         place, entry = head_weight(layout)
         self._place = place
         return (
@@ -91,31 +89,27 @@ class FedProto(Objective):
         )
 
     def prototype_columns(self, layout: Layout) -> Entry:
-        """Return where a row of `prototypes` has them, class by class.
-
-        Args:
-            layout: of the network's rows.
-        """
+        """Return the columns of the prototypes in a row of the set `prototypes`, class by class."""
         return head_weight(layout)[1]
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch, one gradient, one update."""
+        """Update the model on one batch, by the gradient of loss and distance."""
         model, received = ctx.model(), ctx.rows("prototypes")[self._place]
 
         def loss(scores: Tensor, batch: Any, features: dict[str, Tensor], prototypes: Tensor) -> Tensor:
             near = prototypes[batch.labels]
-            known = has_prototype(near).unsqueeze(-1)
-            return ctx.loss(scores, batch) + self.lam * ((features["head"] - near).square() * known).mean()
+            usable = has_prototype(near).unsqueeze(-1)
+            return ctx.loss(scores, batch) + self.lam * ((features["head"] - near).square() * usable).mean()
 
         model.update(model.grad(ctx.next_batch(), loss, received))
 
 
 class _Sums(LocalRule):
-    """The sums of features by class, which are written over the prototypes.
+    """The second phase of `FedProto`: sums of features by class, written over the prototypes.
 
     Args:
-        place: of the last layer's weight among the parameters.
-        entry: its columns.
+        place: index of the last layer's weight among the parameters.
+        entry: columns of this weight.
     """
 
     stackable = recordable = True
@@ -127,17 +121,17 @@ class _Sums(LocalRule):
         self._place, self._entry = place, entry
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return this one epoch."""
+        """Return the one epoch of this phase."""
         return (Phase(self, Duration(1), Columns([(self._entry.start, self._entry.stop)])),)
 
     def step(self, ctx: JobContext) -> None:
-        """Add a batch; the first one replaces what was there."""
+        """Add the features of a batch; those of the first batch replace the prototypes."""
         batch, kept, passed = ctx.next_batch(), ctx.model("prototypes"), ctx.number("_passed")
         values = list(kept.params)
         before = values[self._place]
         features = ctx.model().features(batch).to(before.dtype)
-        found = class_sums(features, batch.labels, batch.weights, self._entry.shape[0])
-        values[self._place] = times(passed, [before])[0] + found
+        sums = class_sums(features, batch.labels, batch.weights, self._entry.shape[0])
+        values[self._place] = times(passed, [before])[0] + sums
         kept.assign(values)
         ctx.set_number("_passed", torch.ones_like(passed))
 
@@ -147,13 +141,10 @@ class _Sums(LocalRule):
 
 
 def head_weight(layout: Layout) -> tuple[int, Entry]:
-    """Return the last matrix of a network: its place among the parameters, and its columns.
-
-    Args:
-        layout: of the network's rows.
+    """Return the last matrix of a network: its index among the parameters, and its columns.
 
     Raises:
-        UserError: there is none.
+        UserError: the network does not have a matrix.
     """
     entries = [entry for entry in layout.entries if not entry.is_buffer]
     matrices = [(place, entry) for place, entry in enumerate(entries) if len(entry.shape) == 2]

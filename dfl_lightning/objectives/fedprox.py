@@ -1,4 +1,4 @@
-"""FedProx: plain descent that is held back near its start."""
+"""FedProx: local training with a proximal term that keeps the model near its start."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from dfl_lightning.utils.errors import UserError
 
 
 class FedProx(Plain):
-    """Descend the client's own mean loss plus mu/2 ||w - w_start||^2 (Li et al. 2020, arXiv 1812.06127, eq. 2).
+    """Local training with a proximal term (FedProx, Li et al. 2020, arXiv 1812.06127, eq. 2).
 
-    w_start is the model that the round's local work starts from: the server's, or the client's own without a server.
-    The term holds back what is exchanged; personal parameters are trained without it. The logged training loss is the
-    data's alone, and gradients are clipped with the term in them.
+        w = w - eta (grad f(w) + mu (w - w_start))
+
+    f is the client's mean loss, and w_start the model that the round's local training starts from: the server's, or the
+    client's own without a server. The term, the gradient of mu/2 ||w - w_start||^2, applies to shared parameters;
+    personal ones are trained without it. The logged training loss does not include the term, and clipping of gradients
+    does.
 
     Args:
         mu: weight of the proximal term, 0 or more; 0 is `Plain`.
-        personal_epochs: epochs on the personal parameters; default as many as the shared ones get.
+        personal_epochs: epochs on the personal parameters; default: as many as on the shared ones.
     """
 
     method_name = "FedProx"
@@ -37,7 +40,7 @@ class FedProx(Plain):
         return (*(Phase(plain, phase.duration, phase.columns) for phase in personal), shared)
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch, one gradient, the pull towards the start, one update."""
+        """Update the model on one batch, by its gradient plus the proximal term."""
         model = ctx.model()
         pull = zip(model.grad(ctx.next_batch()), model.params, model.start, strict=True)
         model.update([g + self.mu * (p - s) for g, p, s in pull])

@@ -15,19 +15,18 @@ from dfl_lightning.utils.errors import UserError
 
 
 class MOON(Objective):
-    """Descend the data's loss plus mu times a contrast of features (Li et al. 2021, arXiv 2103.16257, eq. 3).
+    """Local training with a contrast of features (MOON, Li et al. 2021, arXiv 2103.16257, eq. 3).
 
-    With z, z_near and z_far the features of a sample by the model in training, by the one that the round started from
-    and by the one that the client had trained when it last took part, the contrast is the mean over the batch of
-
+        w = w - eta grad (f(w) + mu contrast(w)), with contrast(w) the mean over the batch of
         -log(exp(cos(z, z_near) / tau) / (exp(cos(z, z_near) / tau) + exp(cos(z, z_far) / tau)))
 
-    Features are the inputs of the network's last linear layer. The model at the start of the round is the server's, or
-    without a server the client's own after mixing. Before its first training a client has no earlier model: the first
-    one of the run stands for it. In round 0 near and far are alike then, and the contrast has no gradient; a client
-    that first takes part later starts from another model. A client that has dropped out or diverges keeps its earlier
-    model. The earlier model is not sent. All parameters are trained at once, whether they
-    are shared or not, and the logged training loss has the contrast in it.
+    z, z_near and z_far are the features of a sample by the model in training, by the model at the start of the round,
+    and by the model that the client trained when it last took part. Features are the inputs of the network's last
+    linear layer. The model at the start of the round is the server's, or without a server the client's own after
+    mixing. Before its first training a client has no earlier model, and the first one of the run replaces it. In round
+    0 z_near and z_far are then equal, and the contrast has no gradient; a client that first takes part later starts
+    from another model. A client that has dropped out or diverges keeps its earlier model, which is never sent. Shared
+    and personal parameters are trained together, and the logged training loss includes the contrast.
 
     Args:
         mu: weight of the contrast, 0 or more; 0 is `Plain`.
@@ -47,7 +46,7 @@ class MOON(Objective):
         self.mu, self.tau = mu, tau
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch: features by the two other models, then one update."""
+        """Compute the features of one batch by the two other models, and update the model."""
         model, previous, batch = ctx.model(), ctx.model("previous"), ctx.next_batch()
         batch = batch.attach(near=model.features(batch, at=model.start), far=previous.features(batch))
 
@@ -59,5 +58,5 @@ class MOON(Objective):
         model.update(model.grad(batch, loss))
 
     def finish(self, ctx: JobContext) -> None:
-        """Keep the trained model as the earlier one of the next round."""
+        """Keep the trained model as the earlier model of the next round."""
         ctx.model("previous").assign(ctx.model().params)

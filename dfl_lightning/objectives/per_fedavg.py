@@ -1,4 +1,4 @@
-"""Per-FedAvg: a model from which one step on a client's own data leads to a good one."""
+"""Per-FedAvg: a common model that one step on a client's own data turns into a good one for the client."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from dfl_lightning.utils.errors import UserError
 
 
 class PerFedAvg(Objective):
-    """Descend the loss after one step, f(w - alpha grad f(w)) (Fallah et al. 2020, arXiv 2002.07948, algorithm 1).
+    """Descent on the loss after one step, f(w - alpha grad f(w)) (Fallah et al. 2020, arXiv 2002.07948, algorithm 1).
 
-    A step takes batches D, D' and D'': `a = w - alpha grad f(w; D)`, `g = grad f(a; D')`, and
-    `w = w - beta (g - alpha H(w; D'') g)`, H the Hessian of f. The optimizer takes the step, so beta is
-    `model.optimizer.lr`. A client is evaluated after one step of length alpha on one batch of its training data, taken
-    from the averaged model for the evaluation only. The logged training loss is the mean over all batches, the first
+        a = w - alpha grad f(w; D),    g = grad f(a; D')
+        w = w - beta (g - alpha H(w; D'') g)
+
+    D, D' and D'' are three batches, and H is the Hessian of f. The optimizer takes the step, so beta is
+    `model.optimizer.lr`. A client is evaluated after one step of length alpha on one batch of its training data, from
+    the averaged model and for the evaluation only. The logged training loss is the mean over all batches, the first
     ones at w and the second ones at a.
 
     Args:
-        alpha: length of the step that a client takes to make the model its own.
-        order: `first` leaves the Hessian out and takes two batches a step (FO-MAML); `difference` has its product
-            with g as (grad f(w + delta g) - grad f(w - delta g)) / (2 delta) (HF-MAML); `hessian` has it exactly, in
-            the loop engine.
-        delta: of `difference`.
+        alpha: length of the step that adapts the model to a client, 0 or more.
+        order: `first`: without the Hessian, with two batches per step (FO-MAML); `difference`: the Hessian's product
+            with g is (grad f(w + delta g) - grad f(w - delta g)) / (2 delta) (HF-MAML); `hessian`: the exact product,
+            in the loop engine only.
+        delta: delta of `difference`, above 0.
     """
 
     method_name = "Per-FedAvg"
@@ -50,7 +52,7 @@ class PerFedAvg(Objective):
         self.stackable = self.recordable = order != "hessian"  # stacked layers have a first derivative only
 
     def step(self, ctx: JobContext) -> None:
-        """Take two batches, or three, and one update."""
+        """Update the model on two batches, or three with the Hessian."""
         model, first, second = ctx.model(), ctx.next_batch(), ctx.next_batch()
         grads = model.grad(second, at=_moved(model.params, model.grad(first), -self.alpha))
         if self.order != "first":
@@ -58,7 +60,7 @@ class PerFedAvg(Objective):
         model.update(grads)
 
     def adaptation(self, layout: Layout) -> tuple[Phase, ...]:
-        """Return one step of length alpha on one batch."""
+        """Return a phase of one step of length alpha on one batch."""
         return (Phase(_InnerStep(self.alpha), Duration(0, steps=1), layout.all),)
 
     def _hessian_times(self, model: TrainableModel, batch: Any, vector: Sequence[Tensor]) -> list[Tensor]:
@@ -69,7 +71,7 @@ class PerFedAvg(Objective):
 
 
 class _InnerStep(LocalRule):
-    """A gradient step of a length of its own, whatever the run's optimizer."""
+    """A gradient step of a given length, without the run's optimizer."""
 
     stackable = True
 
@@ -77,11 +79,11 @@ class _InnerStep(LocalRule):
         self._length = length
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """One phase on all columns."""
+        """Return one phase on all columns."""
         return (Phase(self, duration, layout.all),)
 
     def step(self, ctx: JobContext) -> None:
-        """One batch, one gradient, one step."""
+        """Move the model by one step along the gradient of one batch."""
         model = ctx.model()
         model.assign(_moved(model.params, model.grad(ctx.next_batch()), -self._length))
 

@@ -1,4 +1,4 @@
-"""Layers that stay with their client: fitted before the others, or together with them."""
+"""Layers that stay with their client: trained before the others, or together with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class FedRep(Plain):
-    """The head with the body frozen, then the body with the new head frozen (Collins et al. 2021, arXiv 2102.07078).
+    """Training of the head, then of the body (FedRep, Collins et al. 2021, arXiv 2102.07078, algorithm 1).
 
-    Algorithm 1: `head_epochs` on what `model.shared` does not name, then `model.local_epochs` on what it does, each
-    with a fresh optimizer; only the body is exchanged. Running statistics of norms do not move while the body is
-    frozen. It is `Plain` with the paper's number of head epochs, and it refuses a network without a head.
+        h = h - eta grad_h f(b, h) for `head_epochs`,    then  b = b - eta grad_b f(b, h) for `model.local_epochs`
+
+    The head h are the parameters that `model.shared` does not name, and the body b those that it names. Only the body
+    is exchanged. Each part is trained with a fresh optimizer while the other one is frozen; running statistics of norms
+    do not change while the body is frozen. It is `Plain` with the paper's number of head epochs, and it refuses a
+    network without a head.
 
     Args:
-        head_epochs: epochs on the personal parameters, the head; the paper has 10 for one on the body.
+        head_epochs: epochs on the personal parameters, the head; the paper has 10 for one epoch on the body.
     """
 
     method_name = "FedRep"
@@ -35,15 +38,17 @@ class FedRep(Plain):
         self.head_epochs = head_epochs
 
     def start(self, federation: Federation) -> None:
-        """Require a head that stays with its client."""
+        """Require personal parameters, the head."""
         _refuse_without_personal_part(federation, self)
 
 
 class FedPer(Plain):
-    """All layers at once, of which some stay with their client (Arivazhagan et al. 2019, arXiv 1912.00818).
+    """Training of all layers together; some are not exchanged (FedPer, Arivazhagan et al. 2019, arXiv 1912.00818).
 
-    What `model.shared` does not name is trained with the rest, by one optimizer, and never sent: the head in FedPer,
-    the body in LG-FedAvg (arXiv 2001.01523), the norms in FedBN (arXiv 2102.07623).
+        (b, h) = (b, h) - eta grad f(b, h)
+
+    The body b is exchanged. The personal part h, which `model.shared` does not name, is trained by the same optimizer
+    and never sent: the head in FedPer, the body in LG-FedAvg (arXiv 2001.01523), the norms in FedBN (arXiv 2102.07623).
     """
 
     method_name = "FedPer"
@@ -53,11 +58,11 @@ class FedPer(Plain):
         super().__init__()
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return one phase on everything."""
+        """Return one phase on all columns."""
         return Objective.phases(self, layout, duration, round)
 
     def start(self, federation: Federation) -> None:
-        """Require a part that stays with its client."""
+        """Require personal parameters."""
         _refuse_without_personal_part(federation, self)
 
 

@@ -1,4 +1,4 @@
-"""pFedGraph's local rule: descent that keeps the direction of the model near that of the client's collaborators."""
+"""pFedGraph's local rule: training that keeps the model's direction near that of the client's collaborators."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 
 
 class PFedGraph(Plain):
-    """Descend f(w) - lam <w, r> / ||w||, r = sum_j x_ij w_j / ||w_j|| (pFedGraph, Ye et al., ICML 2023, eq. 3).
+    """Descent on a loss with a term of direction, f(w) - lam <w, r> / ||w|| (pFedGraph, Ye et al., ICML 2023, eq. 3).
 
-    x are the weights by which the client averaged models in the last round, and w_j the models that it received: r is
-    fixed in a round and not normalised. There is no such term before the first averages. Products and norms are over
-    the shared parameters; the logged training loss is the data's alone. Any aggregation has weights; the paper's are
-    those of the aggregation `SimilarityWeighted`.
+        w = w - eta (grad f(w) - lam (r - <w, r> w / ||w||^2) / ||w||)
+        r = sum_j x_ij w_j / ||w_j||
+
+    x_ij are the weights of client i's average in the last round, and w_j the models that it averaged: r is fixed in a
+    round and not normalised. Before the first average there is no such term. Products and norms are over the shared
+    parameters; the logged training loss does not include the term. The weights are those of any aggregation; the
+    paper's are those of `SimilarityWeighted`.
 
     Args:
         lam: weight of the term, 0 or more.
-        sign: `towards` the collaborators, which is what the paper describes; `printed` adds the term in the place of
-            subtracting it, as its formula reads.
+        sign: `towards`: the model moves towards the collaborators, as the paper describes; `printed`: the term is added
+            instead of subtracted, as its formula is printed.
         personal_epochs: as in `Plain`, which trains the personal parameters.
     """
 
@@ -61,7 +64,7 @@ class PFedGraph(Plain):
         return (*(Phase(plain, phase.duration, phase.columns) for phase in personal), shared)
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch: its gradient, and the pull along the direction across the model."""
+        """Update the model on one batch, by its gradient minus that of the term of direction."""
         model, direction = ctx.model(), ctx.rows("direction")
         grads = model.grad(ctx.next_batch())
         counts = self._shared or [True] * len(grads)
@@ -69,20 +72,22 @@ class PFedGraph(Plain):
         r = [d for d, counted in zip(direction, counts, strict=True) if counted]
         square = ctx.inner(w, w).clamp(min=TINY)
         scale = (self.lam if self.sign == "towards" else -self.lam) / square.sqrt()
-        across = zip(r, times(ctx.inner(w, r) / square, w), strict=True)  # of <w, r> / ||w|| the gradient, times ||w||
+        # r - <w, r> w / ||w||^2 is ||w|| times the gradient of <w, r> / ||w||
+        across = zip(r, times(ctx.inner(w, r) / square, w), strict=True)
         pull = iter(times(scale, [a - b for a, b in across]))
         model.update([g - next(pull) if counted else g for g, counted in zip(grads, counts, strict=True)])
 
     def before_mixing(self, round: Round) -> None:
-        """Write the direction of the next round, from the models that are averaged now."""
+        """Write the direction r of the next round, from the models that are averaged now."""
         n, layout = round.num_nodes, round.bank.layout
         counted = (round.weights != 0) & (round.voters.senders < n)
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]
         where = torch.zeros(n, dtype=torch.bool)
         where[receivers] = True
         lengths = torch.ones(n, dtype=torch.float64)
-        heard = senders.unique()
-        lengths[heard] = round.bank.squared_lengths("sent", heard, layout.shared_parameters).sqrt().clamp(min=TINY)
+        averaged = senders.unique()
+        squares = round.bank.squared_lengths("sent", averaged, layout.shared_parameters)
+        lengths[averaged] = squares.sqrt().clamp(min=TINY)
         jobs = (where.cumsum(0) - 1)[receivers]
         shares = round.weights[counted] / lengths[senders]
         weights = Weights(jobs, senders, shares, (int(where.sum()), n))

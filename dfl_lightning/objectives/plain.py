@@ -1,4 +1,4 @@
-"""Plain empirical risk minimisation, personal parameters first where there are any."""
+"""Plain empirical risk minimisation, of personal parameters first if there are any."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dfl_lightning.utils.errors import UserError
 
 
 class Plain(Objective):
-    """Descend the client's own mean loss.
+    """Descent on the client's own mean loss.
 
-    With personal parameters (`model.shared` names less than everything), these are trained first with the shared ones
-    frozen, then the shared ones with the new personal ones frozen (AFIND+ algorithm 1: K_beta, then K_w steps).
+        w = w - eta grad f(w)
+
+    The run's optimizer takes the steps. If there are personal parameters (`model.shared` does not name all), these are
+    trained first with the shared ones frozen, then the shared ones with the new personal ones frozen (AFIND+,
+    arXiv 2407.04460, algorithm 1: K_beta, then K_w steps).
 
     Args:
-        personal_epochs: epochs on the personal parameters; default as many as the shared ones get.
+        personal_epochs: epochs on the personal parameters; default: as many as on the shared ones.
     """
 
     stackable = True
@@ -28,13 +31,13 @@ class Plain(Objective):
         self.personal_epochs = personal_epochs
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """Return one phase on everything, or personal then shared."""
+        """Return one phase on all columns, or one on personal and one on shared columns."""
         if not layout.has_personal_parameters:
             return (Phase(self, duration, layout.all),)
         first = duration if self.personal_epochs is None else Duration(self.personal_epochs)
         return (Phase(self, first, layout.personal), Phase(self, duration, layout.shared))
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch, one gradient, one update."""
+        """Update the model on one batch."""
         model = ctx.model()
         model.update(model.grad(ctx.next_batch()))

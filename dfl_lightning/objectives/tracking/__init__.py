@@ -1,1 +1,1 @@
-"""Local rules that correct the drift between clients over the graph."""
+"""Local rules that correct the drift between clients, by messages or by changes of the mixed models."""

@@ -1,4 +1,4 @@
-"""Gradient tracking with local steps: local descent along an estimate of the mean gradient of all clients."""
+"""Gradient tracking with local steps: local steps along an estimate of the mean gradient of all clients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 
 
 class GradientTracking(Plain):
-    """Local steps along the own gradient plus a correction towards the mean gradient of all (K-GT, arXiv 2301.01313).
+    """Local steps corrected towards the mean gradient of all clients (K-GT, arXiv 2301.01313).
 
-    With z_i = (model before - model after) / (steps * learning rate), client i's mean step of the round, its correction
-    becomes c_i + sum_j W_ij (z_j - z_i) before the models are mixed by W. The corrections sum to 0, so that the z_i sum
-    to the clients' mean gradients: each z_i tracks their mean, and with Metropolis weights, full batches and a constant
-    learning rate that is small enough all models reach the optimum of the clients' mean loss, where D-SGD stays off it.
-    Corrections start at 0, and of two different weights of a pair the smaller one counts.
+        x_i = x_i - eta (grad f_i(x_i) + c_i)                                      (each of the K_i local steps)
+        c_i = c_i + sum_j W_ij (z_j - z_i),    z_i = (x_i before - x_i after) / (K_i eta)
 
-    Neighbours send z_i in addition to their model: it is counted as a proxy of the size of the shared parameters. Where
-    Outgoing policies change what is sent, z_i is made of that, also for i itself, so that corrections still sum to 0.
+    z_i is client i's mean step of the round, and models are mixed by W after the second line. The corrections c_i start
+    at 0 and sum to 0, so that the z_i sum to the clients' mean gradients, and each z_i tracks their mean. With
+    Metropolis weights, full batches and a small enough constant learning rate all models reach the optimum of the
+    clients' mean loss, which D-SGD does not. If the two weights of a pair differ, the smaller one is used.
+
+    Neighbours send z_i in addition to their model: it is counted as a proxy of the size of the shared parameters. If
+    Outgoing policies change the messages, z_i is computed from these, also for i itself, so that corrections still sum
+    to 0.
 
     Args:
         personal_epochs: as in `Plain`; personal parameters have no correction.
@@ -40,16 +43,16 @@ class GradientTracking(Plain):
     row_sets = {"correction": "zeros"}
 
     def start(self, federation: Federation) -> None:
-        """Require plain SGD without clipping, which alone leaves the sum of gradients in the models."""
+        """Require plain SGD without clipping, so that the sum of gradients follows from the change of the model."""
         require_change_per_step(federation, self)
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch: its gradient plus the correction."""
+        """Update the model on one batch, by its gradient plus the correction."""
         model = ctx.model()
         model.update([g + c for g, c in zip(model.grad(ctx.next_batch()), ctx.rows("correction"), strict=True)])
 
     def before_mixing(self, round: Round) -> None:
-        """Exchange the mean steps between those that mix and trained."""
+        """Exchange the mean steps between clients that trained and mix each other's models, and update corrections."""
         took_part, n = round.participants, round.num_nodes
         if not took_part.any() or round.lr == 0:
             return
@@ -58,10 +61,10 @@ class GradientTracking(Plain):
         links = Links(receivers[trained], rows[trained], n)
         exchanged = exchange_weights(round.weights[trained], links)
         travelled = round.lr * local_steps(round.federation)
-        jobs, who = took_part.cumsum(0) - 1, torch.nonzero(took_part).squeeze(1)
+        jobs, clients = took_part.cumsum(0) - 1, torch.nonzero(took_part).squeeze(1)
         shares = exchanged / travelled[links.senders]
-        change = Weights(jobs[links.receivers], links.senders, shares, (len(who), n)).keep(shares != 0)
+        change = Weights(jobs[links.receivers], links.senders, shares, (len(clients), n)).keep(shares != 0)
         columns = round.bank.layout.shared_parameters
-        terms = [(Weights.of_rows(who, n), "correction"), (change, "models"), (-change, "sent")]
+        terms = [(Weights.of_rows(clients, n), "correction"), (change, "models"), (-change, "sent")]
         round.mix(terms, into="correction", where=took_part, columns=columns)
         round.ledger.fetch_part("mean step", len(columns), links.keep(exchanged > 0))

@@ -1,4 +1,4 @@
-"""Whether a local step is the gradient times the learning rate, as some objectives need it, and how many there are."""
+"""Checks that local steps are the gradient times the learning rate, which some objectives need, and their number."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ if TYPE_CHECKING:
 
 
 def steps_are_plain(local: LocalTraining) -> bool:
-    """The optimizer is SGD, without momentum in any round; weight decay and clipping are the caller's to look at.
-
-    Args:
-        local: how clients train.
-    """
+    """Return True if the optimizer is SGD without momentum in all rounds; weight decay and clipping are not checked."""
     optimizer = local.optimizer
     descends = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in local.scheduled
     return descends and not any(options["momentum"] or options["maximize"] for options in optimizer.groups)
 
 
 def decays_weights(local: LocalTraining) -> bool:
-    """Whether the optimizer has weight decay in some round."""
+    """Return True if the optimizer has weight decay in some round."""
     return "weight_decay" in local.scheduled or any(options["weight_decay"] for options in local.optimizer.groups)
 
 
 def require_change_per_step(federation: Federation, objective: object) -> None:
-    """Refuse local training whose change, divided by steps and learning rate, is not a mean of the steps' directions.
+    """Require local training whose change, divided by steps and learning rate, is the mean of the steps' gradients.
 
     Args:
-        federation: of the run.
-        objective: that divides, for the message.
+        federation: the run's local training and optimizer.
+        objective: the objective that divides, for the message.
 
     Raises:
         UserError: the optimizer is not plain SGD with one group, gradients are clipped, or there are no local steps.
@@ -59,11 +55,7 @@ def require_change_per_step(federation: Federation, objective: object) -> None:
 
 
 def local_steps(federation: Federation) -> Tensor:
-    """How many steps each client takes in a round on the shared parameters, float64 [m].
-
-    Args:
-        federation: of the run.
-    """
+    """Count the steps that each client takes in a round on the shared parameters, float64 [m]."""
     local = federation.local
     sizes = federation.data.sizes("train").tolist()
     steps = [local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]

@@ -1,4 +1,4 @@
-"""QG-DSGDm: momentum along what mixing and training together have changed."""
+"""QG-DSGDm: momentum from the change of models by training and mixing together."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
 
 class QGDSGDm(Plain):
-    """Momentum from the change of the mixed model, quasi-global (Lin et al. 2021, arXiv 2102.04761, algorithm 1).
+    """Quasi-global momentum, from the change of the mixed model (Lin et al. 2021, arXiv 2102.04761, algorithm 1).
 
-    With m the client's momentum buffer, which is 0 at first, each of the K local steps of round t is
-    `x = x - eta (momentum m + grad f(x))`. Models are mixed, x_i^{t+1} = sum_j W_ij x_j, and then
-
+        x = x - eta (momentum m_i + grad f(x))                          (each of the K_i local steps)
+        x_i^{t+1} = sum_j W_ij x_j                                      (mixing)
         d_i = (x_i^t - x_i^{t+1}) / (eta K_i)
         m_i = mu m_i + (1 - mu) d_i
 
-    The buffer follows what the neighbourhood has done, where the momentum of an optimizer that is kept over rounds
-    (`model.keep_optimizer`) follows the client's own gradients. It stays with its client: nothing but models is sent.
-    The paper has K = 1; K_i is the client's own number of steps. A client that has dropped out, diverges or has no data
-    keeps its buffer, and so do all in a round with eta = 0. Personal parameters are not mixed and have no momentum.
+    The momentum buffer m_i is 0 at first. It follows the changes in the neighbourhood, whereas the momentum of an
+    optimizer that is kept over rounds (`model.keep_optimizer`) follows the client's own gradients. It stays with its
+    client: only models are sent. The paper has K_i = 1. A client that has dropped out, diverges or has no data keeps
+    its buffer, and so do all clients in a round with eta = 0. Personal parameters are not mixed and have no momentum.
 
     Args:
         momentum: weight of the buffer in a step (the paper's beta), at least 0 and below 1.
@@ -57,7 +56,7 @@ class QGDSGDm(Plain):
         self.momentum, self.mu, self.nesterov = momentum, mu, nesterov
 
     def start(self, federation: Federation) -> None:
-        """Require plain SGD without clipping, which alone leaves the sum of the steps in the models."""
+        """Require plain SGD without clipping, so that the sum of the steps follows from the change of the model."""
         require_change_per_step(federation, self)
         if self.nesterov and decays_weights(federation.local):
             raise UserError(
@@ -66,7 +65,7 @@ class QGDSGDm(Plain):
             )
 
     def step(self, ctx: JobContext) -> None:
-        """Take one batch: its gradient and the momentum."""
+        """Update the model on one batch, by its gradient plus the momentum."""
         model, beta = ctx.model(), self.momentum
         pairs = list(zip(model.grad(ctx.next_batch()), ctx.rows("momentum"), strict=True))
         if self.nesterov:
@@ -75,12 +74,12 @@ class QGDSGDm(Plain):
             model.update([torch.add(g, m, alpha=beta) for g, m in pairs])
 
     def after_mixing(self, round: Round) -> None:
-        """Write the new buffers, from what the round has changed in each client's model."""
+        """Write the new momentum buffers, from the round's change of each client's model."""
         steps = local_steps(round.federation)
-        who, n = torch.nonzero(round.participants & (steps > 0)).squeeze(1), round.num_nodes
-        if not len(who) or round.lr == 0:
+        clients, n = torch.nonzero(round.participants & (steps > 0)).squeeze(1), round.num_nodes
+        if not len(clients) or round.lr == 0:
             return
         mu = self.momentum if self.mu is None else self.mu
-        change = Weights.of_rows(who, n, (1 - mu) / (round.lr * steps[who]))
-        terms = [(Weights.of_rows(who, n, mu), "momentum"), (change, "models"), (-change, "mixed")]
-        round.mix(terms, into="momentum", where=who, columns=round.bank.layout.shared_parameters)
+        change = Weights.of_rows(clients, n, (1 - mu) / (round.lr * steps[clients]))
+        terms = [(Weights.of_rows(clients, n, mu), "momentum"), (change, "models"), (-change, "mixed")]
+        round.mix(terms, into="momentum", where=clients, columns=round.bank.layout.shared_parameters)
