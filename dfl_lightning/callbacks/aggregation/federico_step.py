@@ -51,7 +51,7 @@ class FedeRiCoStep(ScoreWeighted):
             if (policy := federation.policy(family)) is not None:
                 raise UserError(
                     f"aggregation FedeRiCoStep sends updates back to clients that are active, which {key} "
-                    f"{type(policy).__name__} knows nothing of; use --{key} null, or --aggregation ScoreWeighted"
+                    f"{type(policy).__name__} does not support; use --{key} null, or --aggregation ScoreWeighted"
                 )
         if len(federation.layout.shared_buffers):
             raise UserError(

@@ -54,8 +54,8 @@ class PushSum(Aggregation):
         if len(only_give):
             raise UserError(
                 f"aggregation PushSum: links of topology {federation.topology.name} lead away from client "
-                f"{int(only_give[0])} to clients from which none leads back, so that it gives all away; use a strongly "
-                "connected graph, or --aggregation Uniform"
+                f"{int(only_give[0])} to clients from which none leads back, so that its push-sum number would fall to "
+                "0; use a strongly connected graph, or --aggregation Uniform"
             )
         self.held = torch.ones(federation.num_nodes, dtype=torch.float64)
 
@@ -76,9 +76,9 @@ class PushSum(Aggregation):
         empty = torch.nonzero(held < torch.finfo(round.bank.rows("models").dtype).eps).squeeze(1)
         if len(empty):
             raise UserError(
-                f"{nth_round(round.index)}: aggregation PushSum: client {int(empty[0])} has given all away (its number "
-                f"is {float(held[empty[0]]):.2g}), as links have not led back to it; use a strongly connected graph, "
-                "and a selection that draws anew in each round"
+                f"{nth_round(round.index)}: aggregation PushSum: the push-sum number of client {int(empty[0])} has "
+                f"fallen to {float(held[empty[0]]):.2g}, since links have not led back to it; use a strongly connected "
+                "graph, and a selection that draws again in each round"
             )
         shares = given / held[receivers]
         jobs, shape = (where.cumsum(0) - 1)[receivers], (int(where.sum()), n)

@@ -30,7 +30,7 @@ class ScoreWeighted(Aggregation):
         if selection is not None and not selection.scores_are_weights:
             name = type(selection).__name__
             raise UserError(
-                f"aggregation ScoreWeighted averages by the selection's scores, and those of {name} are no weights; "
+                f"aggregation ScoreWeighted averages by the selection's scores, and those of {name} are not weights; "
                 "use --selection FedeRiCo, or --aggregation Uniform"
             )
 

@@ -1,1 +1,1 @@
-"""Client dropout: who is active in a round."""
+"""Client dropout: the clients that are active in a round."""

@@ -37,8 +37,9 @@ class Markov(ClientRates):
         for share in self.all_rates:
             if most < share < 1:
                 raise UserError(
-                    f"dropout.rate={share} can't be with outages of {outage:g} rounds, between which a client is "
-                    f"active at least once: lower it to {most:.4g} or raise dropout.outage to {share / (1 - share):.4g}"
+                    f"dropout.rate={share} is too high for outages of {outage:g} rounds, since a client is active at "
+                    f"least once between two outages: lower it to {most:.4g} or raise dropout.outage to "
+                    f"{share / (1 - share):.4g}"
                 )
         self.outage = outage
         self.up: Tensor | None = None  # bool [m], in round `at`

@@ -43,7 +43,7 @@ class ClientRates(Dropout):
 
 
 def check_rate(rate: float) -> None:
-    """Require a share of clients.
+    """Raise if a rate is not a share from 0 to 1.
 
     Raises:
         UserError: the rate is below 0, above 1 or NaN.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FriendAccuracy(Monitor):
-    """Share of the clients that dropped out whose substitute is a client of their own cluster, as `friend_accuracy`.
+    """Share of the dropped clients that a client of their own cluster replaces, as `friend_accuracy`.
 
     The share is over all pairs of a receiver and a client that it selected and that has dropped out. It is not logged
     without known clusters, in rounds without such a pair, or with a substitution that does not name friends (`Stale`).

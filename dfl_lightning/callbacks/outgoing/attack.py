@@ -72,7 +72,7 @@ class Attack(Outgoing):
             with_false_labels = federation.data.adversaries
             if with_false_labels is None:
                 raise UserError(
-                    f"outgoing {type(self).__name__}: the data know of no adversaries; name them by "
+                    f"outgoing {type(self).__name__}: the data do not name adversaries; name them by "
                     "--outgoing.fraction or --outgoing.clients, or use data.partition FlippedLabels"
                 )
             return with_false_labels

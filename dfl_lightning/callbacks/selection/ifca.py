@@ -43,8 +43,8 @@ class IFCA(Selection):
             )
         if federation.topology.num_servers > 1 and federation.init != "independent":
             raise UserError(
-                f"selection IFCA: servers with equal models stay equal, and model.init={federation.init} makes them "
-                "so; set model.init to independent"
+                "selection IFCA: servers that start with equal models stay equal, and with "
+                f"model.init={federation.init} they do; set model.init to independent"
             )
         if federation.policy(Substitution) is not None:
             raise UserError(

@@ -5,7 +5,7 @@ The paper's algorithms 1 to 3, and the code of each step:
 1. first round: longer local training, then all neighbours send their models     (`DPFL`, on_propose; `initial_epochs`)
 2. BGGC: choose collaborators among all, fetched in batches of the budget B_c     (`bggc`)
 3. later rounds: local training, then the collaborators of step 2 send models     (`DPFL`, on_propose)
-4. GGC: choose among these anew, every P rounds                                   (`ggc`; `budget`, `period`)
+4. GGC: choose among these again, every P rounds                                  (`ggc`; `budget`, `period`)
 5. the client continues with the average over those chosen, by numbers of samples (`SampleWeighted`)
 6. it is evaluated with the model that was best on its validation data            (`DPFL`, the row set `best`)
 

@@ -159,7 +159,7 @@ def test_vanished_push_sum_number_ends_the_run(tmp_path):
         nx.write_graphml(make(), tmp_path / f"{make.__name__}.graphml")
     whole, rest = ({"graph": str(tmp_path / f"{name}.graphml")} for name in ("directed", "drained"))
     run = start(Gossip(k="all"), PushSum(), topology={"sequence": [{**whole, "rounds": 1}, rest]}, lr=0.0)
-    with pytest.raises(UserError, match=r"round \d+: aggregation PushSum: client \d has given all away \(its "):
+    with pytest.raises(UserError, match=r"round \d+: aggregation PushSum: the push-sum number of client \d has fallen"):
         run.go(199)
     p = column_stochastic(drained(), [True] * 5)
     y = np.linalg.matrix_power(p, len(run.rounds) - 1) @ column_stochastic(directed(), [True] * 5) @ np.ones(5)

@@ -192,10 +192,10 @@ def test_personal_columns_stay_with_their_clients(plain_run, engine):
 
 REFUSED = {
     "aggregation FedeRiCoStep trains the models that FedeRiCo": [Gossip(), FedeRiCoStep()],
-    "which outgoing GaussianNoise knows nothing of; use --outgoing null": [
+    "which outgoing GaussianNoise does not support; use --outgoing null": [
         *(FedeRiCo(), FedeRiCoStep(), GaussianNoise(clip=1.0, sigma=0.1))
     ],
-    "which substitution FDMS knows nothing of; use --substitution null": [
+    "which substitution FDMS does not support; use --substitution null": [
         *(FedeRiCo(), FedeRiCoStep(), Bernoulli(0.3), FDMS())
     ],
     "and PENS does not say; use --selection FedeRiCo": [PENS(), Uniform(), Mixture()],

@@ -353,11 +353,11 @@ def test_clients_find_those_with_data_like_theirs(start):
 
 
 def test_a_client_without_validation_data_is_named(start, make_data):
-    with pytest.raises(UserError, match=r"of which client 0 has none; set data\.val_fraction"):
+    with pytest.raises(UserError, match=r"and client 0 has none; set data\.val_fraction"):
         start(DPFL(), Equal())
     run = start(DPFL(), Equal(), data=make_data(val_fraction=1 / 3))
     run.module.data.val = tuple(part[:0] if i == 2 else part for i, part in enumerate(run.module.data.val))
-    with pytest.raises(UserError, match="of which client 2 has none"):
+    with pytest.raises(UserError, match="and client 2 has none"):
         run.module.federation.start()
 
 

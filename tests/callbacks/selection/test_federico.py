@@ -66,5 +66,5 @@ def test_fetched_models_are_mixed_and_charged_once(start):
 
 
 def test_scores_that_are_not_weights_are_refused(start):
-    with pytest.raises(UserError, match="those of AFIND are no weights; use --selection FedeRiCo"):
+    with pytest.raises(UserError, match="those of AFIND are not weights; use --selection FedeRiCo"):
         start(AFIND(), ScoreWeighted())

@@ -85,7 +85,7 @@ def test_personal_parameters_complete_the_servers_models(federation):
     ("policies", "settings", "sentence"),
     [
         ([IFCA(), Uniform()], {"topology": "complete"}, "IFCA assigns clients to servers"),
-        ([IFCA(), Uniform()], {"init": "common"}, "model.init=common makes them so; set model.init to independent"),
+        ([IFCA(), Uniform()], {"init": "common"}, "with model.init=common they do; set model.init to independent"),
         ([IFCA(), Uniform(), Bernoulli(), FDMS()], {}, "use --substitution null"),
         ([Gossip(k="all"), Uniform()], {}, "several servers need a selection that assigns clients to them; use --sel"),
     ],
