@@ -1,4 +1,4 @@
-"""Whether two labellings of clients mean the same groups."""
+"""Comparison of two labellings of clients as partitions into groups."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def same_groups(first: Tensor, second: Tensor) -> bool:
-    """Whether two labellings, long [m] each, put the same clients together, whatever the labels are.
+    """Return True if two labellings divide the clients into the same groups, whatever the labels are.
 
     Args:
-        first: labels.
-        second: of the same clients.
+        first: labels of the clients, long [m].
+        second: other labels of the same clients, long [m].
 
     Examples:
         >>> same_groups(torch.tensor([0, 0, 1]), torch.tensor([5, 5, 3]))
@@ -21,25 +21,25 @@ def same_groups(first: Tensor, second: Tensor) -> bool:
 
 
 def differing_pair(first: Tensor, second: Tensor) -> tuple[int, int] | None:
-    """Two clients that share a group in one of two labellings only, in ascending order; None where there are none.
+    """Find two clients, in ascending order, that share a group in only one of two labellings; None if there are none.
 
     Args:
-        first: labels, long [m].
-        second: of the same clients.
+        first: labels of the clients, long [m].
+        second: other labels of the same clients, long [m].
 
     Examples:
         >>> differing_pair(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
         (0, 1)
     """
-    found = [_apart(inner, outer) for inner, outer in ((first, second), (second, first))]
-    return min((pair for pair in found if pair is not None), default=None)
+    pairs = [_separated_pair(one, other) for one, other in ((first, second), (second, first))]
+    return min((pair for pair in pairs if pair is not None), default=None)
 
 
-def _apart(together: Tensor, other: Tensor) -> tuple[int, int] | None:
-    """The first client that shares a group with an earlier one which is elsewhere in the other labelling."""
-    groups, which = together.unique(return_inverse=True)
-    clients = torch.arange(len(together))
-    leaders = torch.full_like(groups, len(together)).scatter_reduce_(0, which, clients, "amin")
-    leader = leaders[which]
-    wrong = torch.nonzero(other != other[leader]).squeeze(1)
-    return (int(leader[wrong[0]]), int(wrong[0])) if len(wrong) else None
+def _separated_pair(labels: Tensor, other: Tensor) -> tuple[int, int] | None:
+    """Find the first client whose group's first member is in another group in the other labelling; return both."""
+    groups, group_of = labels.unique(return_inverse=True)
+    clients = torch.arange(len(labels))
+    first_members = torch.full_like(groups, len(labels)).scatter_reduce_(0, group_of, clients, "amin")
+    first_member = first_members[group_of]
+    separated = torch.nonzero(other != other[first_member]).squeeze(1)
+    return (int(first_member[separated[0]]), int(separated[0])) if len(separated) else None

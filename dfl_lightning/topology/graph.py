@@ -1,4 +1,4 @@
-"""The topology of a run: a graph over the clients, the servers, and the masks made of both."""
+"""The topology of a run: a graph over the clients, the servers, and their links."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch import Tensor
 from dfl_lightning.links import AllPairs, Links
 from dfl_lightning.topology.over_time.link_failures import LinkFailures
 
-# Above this many nodes the dense eigenvalues behind the spectral gap cost more than the line is worth.
+# With more nodes, the eigenvalues of a dense matrix, which the spectral gap needs, would take too long.
 _LARGEST_SPECTRUM = 2000
 
 
 def spectral_gap(links: Links) -> float:
-    """Compute the second smallest eigenvalue of the normalised Laplacian, 0 where the graph falls apart.
+    """Compute the second smallest eigenvalue of the normalised Laplacian of a graph.
 
     It is 0 for a disconnected graph, n/(n-1) for the complete one and 1 - cos(2 pi/n) for a ring. Arcs are read as
-    links, since the normalised Laplacian is symmetric; a node without links adds an eigenvalue 0. How fast models
-    approach each other is another matter: it depends on the weights of the aggregation.
+    links, since the normalised Laplacian is symmetric; a node without links adds an eigenvalue 0. The speed at which
+    models approach each other does not follow from it, as this also depends on the weights of the aggregation.
 
     Args:
-        links: of n >= 2 nodes, few enough for a matrix.
+        links: links of n >= 2 nodes, few enough for a dense matrix.
 
     Examples:
         >>> round(spectral_gap(AllPairs.of_nodes(24)), 2)
@@ -44,7 +44,7 @@ def spectral_gap(links: Links) -> float:
 
 
 def count(number: int, word: str) -> str:
-    """A number with its noun: `1 link`, `2 links`.
+    """Format a number with its noun, for example `1 link` or `2 links`.
 
     Args:
         number: >= 0.
@@ -54,13 +54,14 @@ def count(number: int, word: str) -> str:
 
 
 def _some(ids: list[int]) -> str:
+    """List at most ten ids, for a message."""
     shown = ", ".join(map(str, ids[:10]))
     return shown if len(ids) <= 10 else f"{shown} and {len(ids) - 10} more"
 
 
-def _without_neighbours(which: Tensor) -> str:
-    """A phrase that names some clients and ends before the word alone; empty without any."""
-    ids = torch.nonzero(which).flatten().tolist()
+def _without_neighbours(isolated: Tensor) -> str:
+    """Name isolated clients, bool [n], in a phrase to which a caller appends ` alone`; empty if there are none."""
+    ids = torch.nonzero(isolated).flatten().tolist()
     if len(ids) == 1:
         return f"client {ids[0]} has no neighbours and trains"
     return f"clients {_some(ids)} have no neighbours and train" if ids else ""
@@ -68,22 +69,23 @@ def _without_neighbours(which: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Which clients are linked: one graph; `time_varying` has those that change.
+    """The links between clients, in one graph for all rounds; subclasses have graphs that change.
 
-    Nodes are the m clients, ids 0..m-1, and after them c servers, ids m..m+c-1: n = m + c. In every matrix the row
-    is the receiver and the column the sender.
+    Nodes are the m clients, ids 0..m-1, and after them c servers, ids m..m+c-1: n = m + c. In matrices the row is the
+    receiver and the column the sender.
 
     Attributes:
-        written: a simple networkx graph over the clients' ids, without its links where they are listed or all
-            there are; directed where the source is: by an arc j -> i, i receives from j.
+        written: a simple networkx graph over the clients' ids, without its links if these are in `listed` or the graph
+            is complete. It is directed if the source is: with an arc j -> i, i receives from j.
         labels: the label of each client in its source, by id.
-        num_servers: c, nodes without data that are linked to every client in both directions.
+        num_servers: c, the number of nodes without data that are linked to all clients in both directions.
         name: the name of the file without suffix, or of the generator.
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
-        failures: which links of the graph are up in a round.
-        complete: all nodes are linked.
-        mixing: weights of links are entries of a mixing matrix: what a receiver's leave of 1 is that of its own model.
+        failures: the random process of links that are down in a round.
+        complete: True if all nodes are linked to each other.
+        mixing: True if the weights of links are entries of a mixing matrix. The weight of a receiver's own model is
+            1 minus the sum of its links' weights.
         listed: the links; None: those of `written`.
     """
 
@@ -114,17 +116,17 @@ class Topology:
 
     @property
     def servers(self) -> Tensor:
-        """Which nodes are servers, bool [n]."""
+        """A mask that is True for servers, bool [n]."""
         return torch.arange(self.num_nodes) >= self.num_clients
 
     @property
     def directed(self) -> bool:
-        """Whether some client may receive from another that does not receive from it, in some round."""
+        """True if in some round a client may receive from another one that does not receive from it."""
         return self._of_arcs or self.failures.one_way
 
     @property
     def changes(self) -> bool:
-        """Whether the links may differ between rounds."""
+        """True if the links may differ between rounds."""
         return self.failures.fail
 
     @property
@@ -133,11 +135,11 @@ class Topology:
         return (self,)
 
     def at(self, round: int) -> Topology:
-        """Return the one graph that holds in a round."""
+        """Return the graph of a round as a topology that does not change."""
         return self
 
     def linked(self, round: int) -> Links:
-        """Return all links of a round, up or down; none from a node to itself.
+        """Return all links of a round, up or down, without links from a node to itself.
 
         Args:
             round: the communication round.
@@ -145,7 +147,7 @@ class Topology:
         return self.at(round)._links
 
     def reachable(self, round: int) -> Links:
-        """Return the links that are up in a round; none from a node to itself.
+        """Return the links that are up in a round, without links from a node to itself.
 
         Args:
             round: the communication round.
@@ -154,7 +156,7 @@ class Topology:
         return graph.failures.that_are_up(graph._links, round, graph._of_arcs)
 
     def weights(self, round: int = 0) -> Tensor | None:
-        """Return `weight` of each of the round's links, float64 [len(linked)], or None where they have none.
+        """Return the weights of all links of a round, float64 [len(linked)]; None if the links have no weights.
 
         Args:
             round: the communication round.
@@ -162,10 +164,10 @@ class Topology:
         return self.at(round)._weights
 
     def describe(self) -> str:
-        """Describe nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
+        """Describe nodes, links, degrees, components, spectral gap and changes over the rounds in one line.
 
-        A degree is the number of clients that a client receives from; degrees are left out in a complete graph. The
-        spectral gap (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
+        A degree is the number of clients that a client receives from; degrees are left out for a complete graph. The
+        spectral gap (`spectral_gap`) is left out for more than 2,000 nodes. All numbers include links that may be down.
 
         Examples:
             >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
@@ -174,10 +176,10 @@ class Topology:
         return f"{self._title}: {', '.join(self.facts())}"
 
     def facts(self) -> list[str]:
-        """Return the parts of the line that `describe` makes; nodes come first."""
+        """Return the parts of the line of `describe`, beginning with the nodes."""
         links, n = self._links, self.num_nodes
-        heard = links.count
-        low, high = int(heard.min()), int(heard.max())
+        in_degrees = links.count
+        low, high = int(in_degrees.min()), int(in_degrees.max())
         if self.num_servers:
             parts = [f"{count(self.num_clients, 'client')} and {count(self.num_servers, 'server')}"]
         else:
@@ -194,31 +196,35 @@ class Topology:
         return parts
 
     def warnings(self) -> list[str]:
-        """Return what a user should know before training: clients without neighbours, several components."""
+        """Return warnings for the user about clients without neighbours, several components and useless link shares."""
         return self.graph_warnings() + self.share_warnings()
 
     def graph_warnings(self, when: str = "") -> list[str]:
-        """Return clients without links, and groups of clients without links between them."""
+        """Warn of clients without links, and of groups of clients without links between them.
+
+        Args:
+            when: words that limit the warning to a time, for example " at first"; groups are then not mentioned.
+        """
         who = _without_neighbours(self._links.count == 0)
-        found = [f"{self._title}: {who} alone{when}."] if who else []
+        lines = [f"{self._title}: {who} alone{when}."] if who else []
         parts = int((torch.bincount(self._components()) > 1).sum())
         if parts > 1 and not when:
-            found.append(f"{self._title}: disconnected, {parts} groups of clients never learn from each other.")
-        return found
+            lines.append(f"{self._title}: disconnected, {parts} groups of clients never learn from each other.")
+        return lines
 
     def share_warnings(self) -> list[str]:
-        """Return a share of few links that, rounded, is all of them or none."""
+        """Warn if a share of few links, rounded, is all of a client's links or none."""
         degrees, share = self._links.count, self.failures.share
-        kept = self.failures.numbers(degrees)
+        num_up = self.failures.numbers(degrees)
         if share == 1 or not degrees.any():
             return []
-        if torch.equal(kept, degrees):
+        if torch.equal(num_up, degrees):
             return [f"{self._title}: link_share {share:g} of so few links is all of them, in every round."]
-        who = _without_neighbours((kept == 0) & (degrees > 0))
+        who = _without_neighbours((num_up == 0) & (degrees > 0))
         return [f"{self._title}: link_share {share:g} of so few links is none: {who} alone."] if who else []
 
     def identity(self) -> str:
-        """Return what a continued run must have in common with the former one; its name and labels do not count."""
+        """Return a description that must be equal for a run and its continuation; names and labels are not in it."""
         codes = None if isinstance(self._links, AllPairs) else self._links.codes
         tensors = (codes, self._weights, self.clusters, self.budgets)
         content = b"/".join(b"" if tensor is None else tensor.numpy().tobytes() for tensor in tensors)
@@ -235,7 +241,7 @@ class Topology:
 
     @cached_property
     def _links(self) -> Links:
-        """All links."""
+        """All links, up or down, those of servers included."""
         n, m = self.num_nodes, self.num_clients
         if self.num_servers:
             clients, servers = torch.arange(m), torch.arange(m, n)
@@ -263,10 +269,10 @@ class Topology:
 
     @cached_property
     def graph(self) -> nx.Graph:
-        """The clients and all links between them, for functions of networkx; made when it is first asked for.
+        """The clients and all links between them as a networkx graph, without servers; made at the first access.
 
-        It is directed where links are: by an arc j -> i, i receives from j. Edges have the attribute `weight` where
-        links have weights. Servers are not in it.
+        It is directed if links are: with an arc j -> i, i receives from j. Edges have the attribute `weight` if links
+        have weights.
         """
         if self.listed is None and not self.complete:
             return self.written
@@ -279,7 +285,7 @@ class Topology:
         return graph
 
     def edges(self) -> Iterator[tuple[int, int]]:
-        """Return the links that are listed or written down, undirected ones once; an arc is (sender, receiver)."""
+        """Yield the links of `listed`, or of `written`; undirected ones once, arcs as (sender, receiver)."""
         if self.listed is None:
             yield from self.written.edges()
             return
@@ -288,14 +294,14 @@ class Topology:
                 yield sender, receiver
 
     def _ends(self) -> tuple[Tensor, Tensor]:
-        """Senders and receivers of the graph's edges, long [links] each; of undirected ones once more the other way."""
+        """Return senders and receivers of the edges of `written`, long [links] each; undirected ones in both ways."""
         ends = torch.tensor(list(self.written.edges()), dtype=torch.long).reshape(-1, 2)
         if self._of_arcs:
             return ends[:, 0], ends[:, 1]
         return ends.T.reshape(-1), ends.flip(1).T.reshape(-1)
 
     def _components(self, kind: str = "weak") -> Tensor:
-        """The number of the component that each node is in, long [n]."""
+        """Return the index of each node's component, long [n]; see `components`."""
         if self.num_servers or self.complete:
             return torch.zeros(self.num_nodes, dtype=torch.long)
         return components(self._links, kind)
@@ -310,17 +316,19 @@ class Topology:
 
 
 def components(links: Links, kind: str = "weak") -> Tensor:
-    """The number of the component that each node is in, long [n].
+    """Return the index of each node's connected component, long [n].
 
     Args:
-        links: of n nodes.
-        kind: `weak`: arcs are read as links; `strong`: along arcs, from each node to each.
+        links: links of n nodes.
+        kind: `weak`: arcs are read as links; `strong`: each node of a component can be reached from each other one
+            along arcs.
 
     Examples:
         >>> components(Links.from_mask(torch.tensor([[False, True, False]] + [[False] * 3] * 2))).tolist()
         [0, 0, 1]
     """
-    from scipy.sparse import coo_array  # which takes a part of a second, and complete graphs need not
+    # The import takes a part of a second, and complete graphs do not need it.
+    from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     n, ends = links.nodes, (links.receivers.numpy(), links.senders.numpy())

@@ -1,4 +1,4 @@
-"""The numbers of neighbours in reach, over the rounds of a run."""
+"""Numbers of in-neighbours over the rounds of a run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_ROWS = 20_000
 
 
 class Reach(NamedTuple):
-    """Numbers of neighbours of a node in a round, over links that are up.
+    """Statistics of the number of in-neighbours that a node has in a round, over links that are up.
 
     Attributes:
-        mean: over nodes and rounds.
-        least: the smallest number of a node in a round.
-        most: the largest number of a node in a round.
+        mean: mean number over nodes and rounds.
+        least: smallest number of a node in a round.
+        most: largest number of a node in a round.
         rounds: number of rounds that were counted.
     """
 
@@ -30,32 +30,34 @@ class Reach(NamedTuple):
 
 
 def reach(topology: Topology, rounds: int) -> Reach:
-    """Count neighbours over a run; with many rounds or nodes, evenly spaced rounds are counted.
+    """Count in-neighbours over a run; of many rounds, or with many nodes, only evenly spaced rounds are counted.
 
     Args:
-        topology: of the run.
-        rounds: of the run, which starts with round 0.
+        topology: topology of clients, and of servers, if there are any.
+        rounds: number of rounds of the run.
 
     Examples:
         >>> import networkx as nx
         >>> reach(Topology(nx.path_graph(4), list(range(4))), rounds=30)
         Reach(mean=1.5, least=1, most=2, rounds=1)
     """
-    looks = min(max(rounds, 1), _MOST_ROUNDS, max(10, _MOST_ROWS // topology.num_nodes)) if topology.changes else 1
-    heard = [topology.reachable(look * rounds // looks).count for look in range(looks)]
+    counted = min(max(rounds, 1), _MOST_ROUNDS, max(10, _MOST_ROWS // topology.num_nodes)) if topology.changes else 1
+    in_degrees = [topology.reachable(number * rounds // counted).count for number in range(counted)]
     return Reach(
-        mean=float(sum(float(row.double().mean()) for row in heard) / looks),
-        least=min(int(row.min()) for row in heard),
-        most=max(int(row.max()) for row in heard),
-        rounds=looks,
+        mean=float(sum(float(row.double().mean()) for row in in_degrees) / counted),
+        least=min(int(row.min()) for row in in_degrees),
+        most=max(int(row.max()) for row in in_degrees),
+        rounds=counted,
     )
 
 
 def most_neighbours(topology: Topology) -> Tensor:
-    """Return the most neighbours that each node has in a round, as far as that is known before the first one, long [n].
+    """Return a bound, known before the first round, on the in-neighbours of each node in a round, long [n].
+
+    It is the largest in-degree in the topology's graphs, or n - 1 if a graph is drawn anew or follows a schedule.
 
     Args:
-        topology: of the run. Of a graph that is drawn anew, only the number of nodes is known.
+        topology: topology of clients, and of servers, if there are any.
 
     Examples:
         >>> import networkx as nx

@@ -1,4 +1,4 @@
-"""Clients from which arcs lead away, and never back."""
+"""Clients whose models reach others from which no model ever comes back."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dfl_lightning.topology.graph import Topology, components
 
 
 def never_reached_back(topology: Topology) -> Tensor:
-    """Tell which nodes send, over any number of links, to some that never send back to them, bool [n].
+    """Mark the nodes, bool [n], that reach some other node over any number of links, but are not reached from it.
 
     Args:
-        topology: of the run; the links of all its graphs count together. Of a graph that is drawn anew nothing is
-            known, and no node is told.
+        topology: topology whose graphs are joined for this. If a graph is drawn anew or follows a schedule, its links
+            are not known, and no node is marked.
 
     Examples:
         >>> import networkx as nx
@@ -24,12 +24,12 @@ def never_reached_back(topology: Topology) -> Tensor:
         >>> never_reached_back(Topology(graph, [0, 1, 2])).tolist()
         [True, False, False]
     """
-    found = torch.zeros(topology.num_nodes, dtype=torch.bool)
+    marked = torch.zeros(topology.num_nodes, dtype=torch.bool)  # of nodes, and later of components
     if any(type(graph) is not Topology for graph in topology.graphs):
-        return found
+        return marked
     links = reduce(Links.union, (graph.linked(0) for graph in topology.graphs))
     if isinstance(links, AllPairs) or not len(links):
-        return found
-    part = components(links, "strong")
-    found[part[links.senders[part[links.senders] != part[links.receivers]]]] = True
-    return found[part]
+        return marked
+    component = components(links, "strong")
+    marked[component[links.senders[component[links.senders] != component[links.receivers]]]] = True
+    return marked[component]

@@ -153,7 +153,7 @@ def test_schedules_are_described_in_one_line(keys, line):
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({**LOCAL, "args": {"s": 6}}, "topology: el_local takes for s, to how many others a client sends, a whole "
+        ({**LOCAL, "args": {"s": 6}}, "el_local takes for s, the number of others that a client sends to, a whole "
          "number from 1 to the 5 others, not 6."),
         ({**ORACLE, "args": {"s": True}}, "from 1 to the 5 others, not True."),
         ({**ORACLE, "args": {"k": 2}}, "topology: el_oracle has no argument 'k' (it takes s)."),

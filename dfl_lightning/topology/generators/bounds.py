@@ -1,4 +1,4 @@
-"""What a generator may take: nodes, links and random draws are bounded before it runs, or while it draws."""
+"""Limits on the nodes, links and random draws of a generator, checked before it runs or while it draws."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Loops of networkx that end by chance only, or never for some arguments (duplication_divergence_graph with p = 0). They
-# draw from a stream that ends. The others draw so often for each node, pair of nodes or try, which are bounded.
+# Generators of networkx with loops that end by chance only, or never for some arguments (duplication_divergence_graph
+# with p = 0). They receive a random stream that ends. The draws of all other generators are bounded by their numbers of
+# nodes, pairs of nodes and attempts.
 _UNTIL_IT_FITS = {
     *("LFR_benchmark_graph", "connected_watts_strogatz_graph", "directed_joint_degree_graph"),
     *("duplication_divergence_graph", "extended_barabasi_albert_graph", "gaussian_random_partition_graph"),
@@ -18,7 +19,7 @@ _UNTIL_IT_FITS = {
 _DRAWS = 10**6
 _DRAWS_A_PAIR = 20
 
-# How many nodes are made where an argument lists something about each of them.
+# Arguments that list something about each node, so that their length is the number of nodes.
 _LISTED = {
     "configuration_model": "deg_sequence",
     "degree_sequence_tree": "deg_sequence",
@@ -31,7 +32,7 @@ _LISTED = {
     "visibility_graph": "series",
 }
 
-# Nodes, links or steps that these take at least, or on average where that is a matter of chance, by their arguments.
+# Least or expected numbers of nodes, links or steps of these generators, by their arguments.
 _WORK: dict[str, Callable[..., float]] = {
     "LCF_graph": lambda shift_list, repeats: len(shift_list) * repeats,
     "general_random_intersection_graph": lambda n, m: n * m,
@@ -53,7 +54,7 @@ _WORK: dict[str, Callable[..., float]] = {
     "triangular_lattice_graph": lambda m, n: m * n / 4,
     "uniform_random_intersection_graph": lambda n, m: n * m,
 }
-_OF_NODES = {  # their work is nodes, of which a graph that fits has not more than there are clients
+_OF_NODES = {  # their work counts nodes, and a graph that fits has at most as many as there are clients
     *("hexagonal_lattice_graph", "interval_graph", "partial_duplication_graph", "random_lobster"),
     *("random_lobster_graph", "random_shell_graph", "triangular_lattice_graph"),
 }
@@ -62,7 +63,10 @@ MOST_LINKS = 2 * 10**8  # networkx keeps a few hundred bytes for each
 
 
 def _lobster(n: int, p1: float, p2: float) -> float:
-    """Expected nodes: a backbone, on each of its nodes a geometric number of others, and on each of these again."""
+    """Compute the expected number of nodes of a lobster.
+
+    Each node of its backbone has a geometric number of leaves, and each of these has a geometric number of leaves too.
+    """
     p1, p2 = abs(p1), abs(p2)
     if max(p1, p2) >= 1:
         return 0.0  # refused by networkx
@@ -71,10 +75,10 @@ def _lobster(n: int, p1: float, p2: float) -> float:
 
 
 def listed_nodes(name: str, args: Mapping[str, Any]) -> int | None:
-    """The number of nodes that a generator will make, where one of its arguments is a list of them; None: not known.
+    """Return the number of nodes of a generator's graph, if an argument lists the nodes; None if it is not known.
 
     Args:
-        name: of the generator.
+        name: name of the generator.
         args: its arguments by name.
     """
     value = args.get(_LISTED.get(name, ""))
@@ -82,30 +86,30 @@ def listed_nodes(name: str, args: Mapping[str, Any]) -> int | None:
 
 
 def out_of_proportion(name: str, args: Mapping[str, Any], m: int) -> bool:
-    """Whether a generator would take much more nodes, links or steps than a graph of m clients has.
+    """Return True if a generator would make many more nodes, links or steps than a graph of m clients needs.
 
     Args:
-        name: of the generator.
-        args: its arguments, of any types; those that do not fit are left to the generator to refuse.
+        name: name of the generator.
+        args: its arguments by name, of any types; arguments of a wrong type are left to the generator to refuse.
         m: number of clients.
     """
     work = _WORK.get(name)
     if work is None:
         return False
-    words = work.__code__.co_varnames[: work.__code__.co_argcount]
+    parameters = work.__code__.co_varnames[: work.__code__.co_argcount]
     try:
-        taken = work(**{word: args[word] for word in words if word in args})
+        amount = work(**{parameter: args[parameter] for parameter in parameters if parameter in args})
         most = 10 * m + 1000 if name in _OF_NODES else 100 * m * m + 10**5
-        return not taken <= most
+        return not amount <= most
     except (TypeError, ValueError, ArithmeticError, LookupError):
         return False
 
 
 def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
-    """The expected number of links of a dense generator if it exceeds any memory; otherwise 0.
+    """Return the expected number of links of a dense generator if it exceeds the limit `MOST_LINKS`; otherwise 0.
 
     Args:
-        name: of the generator.
+        name: name of the generator.
         args: its arguments by name.
         m: number of nodes.
     """
@@ -123,11 +127,11 @@ def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
 
 
 class Stream(random.Random):
-    """The numbers of `random.Random(seed)`, up to a limit on how many are drawn.
+    """The random numbers of `random.Random(seed)`, with a limit on the number of draws.
 
     Args:
-        seed: of the numbers.
-        most: how many may be drawn.
+        seed: seed of the random numbers.
+        most: largest number of draws.
     """
 
     def __init__(self, seed: int, most: int) -> None:
@@ -137,19 +141,19 @@ class Stream(random.Random):
         self._random, self._bits = super().random, super().getrandbits
 
     def random(self) -> float:
-        """The next number from 0 to 1.
+        """Return the next number in [0, 1).
 
         Raises:
-            ArithmeticError: there have been too many.
+            ArithmeticError: the limit of draws is reached.
         """
         self._count()
         return self._random()
 
     def getrandbits(self, k: int, /) -> int:
-        """The next k bits.
+        """Return the next k bits.
 
         Raises:
-            ArithmeticError: there have been too many.
+            ArithmeticError: the limit of draws is reached.
         """
         self._count()
         return self._bits(k)
@@ -161,10 +165,10 @@ class Stream(random.Random):
 
 
 def stream_for(name: str, seed: Any, m: int) -> Stream | None:
-    """The bounded generator of random numbers for a graph generator that might never end; None: it takes the seed.
+    """Create a limited random stream for a graph generator that might never end; None if it can take the seed itself.
 
     Args:
-        name: of the generator.
+        name: name of the generator.
         seed: its seed.
         m: number of nodes.
     """

@@ -1,4 +1,4 @@
-"""Generators of graphs: ours, and networkx's own by name. Nothing else can be named."""
+"""Generators of graphs by name: our own, and those of networkx."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COMPLETE = "complete"
 REGULAR = "random_regular_graph"
 _OURS = (COMPLETE, "partial", "server")
 
-# How many nodes networkx's generators make where that is not simply their argument n. With it, n is found from the
-# number of clients where it is left out, and a graph that cannot fit is refused before it is made.
+# Number of nodes of generators of networkx for which it is not simply their argument n. It serves to find n for the
+# number of clients if n is left out, and to refuse a graph of another size before it is made.
 _SIZES: dict[str, Callable[..., int]] = {
     "balanced_tree": lambda r, h: sum(r**level for level in range(h + 1)),
     "barbell_graph": lambda m1, m2: 2 * m1 + m2,
@@ -56,7 +56,7 @@ _SIZES: dict[str, Callable[..., int]] = {
     "tadpole_graph": lambda m, n: m + n,
     "windmill_graph": lambda n, k: n * (k - 1) + 1,
 }
-# Their n is something else, and does not fix the number of nodes: it must be given like any other argument.
+# The n of these generators is not the number of nodes, so that it must be given like any other argument.
 _OTHER_N = {
     "ego_graph",
     "hexagonal_lattice_graph",
@@ -68,7 +68,7 @@ _OTHER_N = {
 
 _TRIES = ("tries", "max_tries", "max_iters")
 _MOST_TRIES = 10_000
-# Arguments whose numbers are ends of links, which are counted together.
+# Arguments whose numbers are degrees, so that their sum counts the ends of links.
 _DEGREES = {
     *("deg_sequence", "in_deg_sequence", "in_degree_sequence", "in_degrees", "joint_degree_sequence", "joint_degrees"),
     *("nkk", "out_deg_sequence", "out_degree_sequence", "out_degrees", "sequence"),
@@ -77,21 +77,21 @@ _SEVERAL = ("number_of_trees", "number_of_forests")
 
 
 def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where: str) -> tuple[nx.Graph | Links, int]:
-    """The graph that a generator makes for this number of clients.
+    """Generate a graph with a node for each client.
 
     Args:
         name: `complete`, `partial`, `server`, or a graph generator of networkx.
-        args: its arguments; an `n` that is left out becomes what gives `num_clients` nodes.
-        num_clients: the number of clients.
-        seed: given to generators that take one.
+        args: its arguments; an `n` that is left out is chosen to give `num_clients` nodes.
+        num_clients: number of clients.
+        seed: seed of random generators, unless `args` has one.
         where: the source, for error messages.
 
     Returns:
-        The graph over the clients, or its links where they are drawn without networkx, and the number of servers beside
-        them; `complete` has no link written down.
+        The graph over the clients, or its links if they are drawn without networkx, and the number of servers. The
+        graph of `complete` is returned without its links.
 
     Raises:
-        UserError: unknown generator or argument, missing argument, or one that the generator refuses.
+        UserError: the generator or an argument is unknown, an argument is missing, or the generator refuses one.
     """
     if links := too_many_links(name, {"fraction": 0.5} | args if name == "partial" else args, num_clients):
         raise UserError(
@@ -112,11 +112,11 @@ def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where
 
 @cache
 def networkx_generators() -> dict[str, Callable[..., Any]]:
-    """The functions that networkx defines in its folder of generators, by name."""
+    """Return the functions that networkx defines in its package `generators`, by name."""
     return {
         name: value
         for name, value in vars(nx.generators).items()
-        if not name.startswith(("_", "is_", "number_of_"))  # these answer questions instead of making graphs
+        if not name.startswith(("_", "is_", "number_of_"))  # functions with these names do not return graphs
         and callable(value)
         and not inspect.isclass(value)
         and getattr(value, "__module__", "").startswith("networkx.generators.")
@@ -124,18 +124,19 @@ def networkx_generators() -> dict[str, Callable[..., Any]]:
 
 
 def is_random(name: str) -> bool:
-    """Whether a generator draws its graph from a seed."""
+    """Return True if a generator draws its graph from a seed."""
     if name in _OURS:
         return name == "partial"
     return "seed" in inspect.signature(networkx_generators()[name]).parameters
 
 
 def _ours(name: str, args: dict[str, Any], m: int, seed: int, where: str) -> tuple[nx.Graph, int]:
+    """Generate one of our own graphs; see `generate`."""
     accepted: dict[str, dict[str, Any]] = {"complete": {}, "partial": {"fraction": 0.5}, "server": {"servers": 1}}
     _refuse_unknown(name, args, accepted[name], where)
     args = {**accepted[name], **args}
     if name == COMPLETE:
-        return nx.empty_graph(m), 0  # all nodes are linked: `Topology.complete` says so without a list
+        return nx.empty_graph(m), 0  # `Topology.complete` marks that all nodes are linked, without a list of links
     if name == "server":
         servers = args["servers"]
         if not _is_int(servers) or servers < 1 or servers > max(m, 1):
@@ -150,14 +151,14 @@ def _ours(name: str, args: dict[str, Any], m: int, seed: int, where: str) -> tup
 
 
 def partial(m: int, fraction: float, seed: int) -> nx.Graph:
-    """A random regular graph: each client is linked to a share of the others.
+    """Draw a random regular graph in which each client is linked to a share of the others.
 
     The degree is the feasible one (m times degree is even) nearest to fraction * (m - 1); of two, the larger.
 
     Args:
         m: number of clients.
-        fraction: of the other clients that each client is linked to, 0 to 1.
-        seed: of the draw.
+        fraction: share of the other clients that each client is linked to, 0 to 1.
+        seed: seed of the draw.
 
     Examples:
         >>> sorted(dict(partial(8, 0.5, seed=0).degree()).values())
@@ -167,13 +168,14 @@ def partial(m: int, fraction: float, seed: int) -> nx.Graph:
     degree = min((d for d in range(m) if m * d % 2 == 0), key=lambda d: (abs(d - wanted), -d))
     if 2 * degree <= m - 1:
         return nx.random_regular_graph(degree, m, seed=seed)
-    # dense regular graphs are slow to draw, and the complement of a regular graph is one
+    # Dense regular graphs are slow to draw, and the complement of a regular graph is regular too.
     return nx.complement(nx.random_regular_graph(m - 1 - degree, m, seed=seed))
 
 
 def _networkx(
     name: str, function: Callable[..., Any], args: dict[str, Any], m: int, seed: int, where: str
 ) -> nx.Graph | Links:
+    """Call a generator of networkx with checked arguments; see `generate`."""
     parameters = {
         key: parameter
         for key, parameter in inspect.signature(function).parameters.items()
@@ -188,7 +190,7 @@ def _networkx(
     for key in _TRIES:
         if _largest(args.get(key)) > _MOST_TRIES:
             raise UserError(
-                f"{where}: {name} with {key}={_brief(args[key])} may try for ever; {_MOST_TRIES} is the most."
+                f"{where}: {name} with {key}={_brief(args[key])} may try for ever; give {_MOST_TRIES} at most."
             )
     for key in _SEVERAL:
         if args.get(key) is not None:
@@ -205,7 +207,7 @@ def _networkx(
         raise UserError(
             f"{where}: {name} needs {_arguments(missing)}; give {'it' if len(missing) == 1 else 'them'} in args."
         )
-    several = [value for key, value in args.items() if parameters[key].kind is inspect.Parameter.VAR_POSITIONAL]
+    positional = [value for key, value in args.items() if parameters[key].kind is inspect.Parameter.VAR_POSITIONAL]
     named = {key: value for key, value in args.items() if parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL}
     stream = stream_for(name, args.get("seed"), m)
     if stream is not None:
@@ -214,9 +216,9 @@ def _networkx(
         if name == REGULAR and stream is not None and may_be_regular(args.get("d"), args["n"]) and len(args) == 3:
             return regular_links(args["d"], args["n"], args["seed"], most=stream.most)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # networkx's plans for its own functions
-            graph = function(*(several[0] if several else ()), **named)
-    except Exception as error:  # networkx raises what it likes on arguments that do not go together
+            warnings.simplefilter("ignore")  # networkx announces changes of its own functions
+            graph = function(*(positional[0] if positional else ()), **named)
+    except Exception as error:  # networkx raises many types of errors on arguments that do not fit together
         if isinstance(error, TooManyDraws) or (stream is not None and stream.ended):
             raise UserError(
                 f"{where}: {name} came to no end in a million random draws and more; choose other arguments for "
@@ -229,7 +231,7 @@ def _networkx(
 
 
 def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> None:
-    """Fill in `n`, and refuse a graph of another size before it is made."""
+    """Set a missing `n`, and raise if the graph would have another size, before it is made."""
     size = _SIZES.get(name)
     if size is None:
         if takes_n and name not in _OTHER_N and args.setdefault("n", m) is not None:
@@ -239,7 +241,7 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
                 raise wrong_size(where, args["n"], m)
         if (listed := listed_nodes(name, args)) not in (None, m):
             raise wrong_size(where, listed or 0, m)
-        # whatever else is counted, degrees or links, there are fewer than pairs of clients
+        # No other number that fits, of degrees or of links, exceeds the number of pairs of clients.
         for key, value in args.items():
             counted = _total(value) if key in _DEGREES else _largest(value)
             if key not in ("seed", *_TRIES) and counted > max(m * m, 1000):
@@ -248,28 +250,28 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
             given = ", ".join(f"{key}={_brief(value)}" for key, value in args.items() if key != "seed")
             raise UserError(f"{where}: {name} with {given[:120]} is out of proportion for {m} clients.")
         return
-    words = inspect.signature(size).parameters
-    known = {word: args[word] for word in words if word in args}
-    if any(word not in known and word != "n" and words[word].default is words[word].empty for word in words):
-        return  # the missing argument is told next
-    # no size argument exceeds the nodes it makes: huge numbers stop here, before any arithmetic with them
-    for word, value in known.items():
+    needed = inspect.signature(size).parameters
+    given = {key: args[key] for key in needed if key in args}
+    if any(key not in given and key != "n" and needed[key].default is needed[key].empty for key in needed):
+        return  # `_networkx` reports the missing argument next
+    # A graph has at least as many nodes as its size arguments say, so that huge ones are refused before any arithmetic.
+    for key, value in given.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(_is_int(number) and number >= 0 for number in numbers):
-            raise UserError(f"{where}: {name} takes whole numbers >= 0 for {word}, not {_brief(value)}.")
+            raise UserError(f"{where}: {name} takes whole numbers >= 0 for {key}, not {_brief(value)}.")
         if max(numbers, default=0) > max(m, 10):
             raise UserError(
-                f"{where}: {name} with {word}={_brief(value)} has more nodes than the {m} clients of the data."
+                f"{where}: {name} with {key}={_brief(value)} has more nodes than the {m} clients of the data."
             )
     try:
-        if "n" in words and "n" not in known:
-            fitting = [n for n in range(1, m + 1) if size(n=n, **known) == m]
+        if "n" in needed and "n" not in given:
+            fitting = [n for n in range(1, m + 1) if size(n=n, **given) == m]
             if not fitting:
                 raise UserError(
                     f"{where}: {name} cannot have {m} nodes, one for each client of the data; choose another."
                 )
-            args["n"] = known["n"] = fitting[0]
-        nodes = size(**known)
+            args["n"] = given["n"] = fitting[0]
+        nodes = size(**given)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"{where}: {name} failed for {m} clients ({reason(error)}).") from error
     if nodes != m:
@@ -283,24 +285,24 @@ def _refuse_unknown(name: str, args: dict[str, Any], accepted: Any, where: str) 
             raise UserError(f"{where}: {name} has no argument '{key[:60]}'{nearest(key[:60], accepted)} ({takes}).")
 
 
-def _graph_class(word: Any, where: str) -> type[nx.Graph]:
+def _graph_class(name: Any, where: str) -> type[nx.Graph]:
     classes = {"Graph": nx.Graph, "DiGraph": nx.DiGraph}
-    if not isinstance(word, str) or word not in classes:
-        raise UserError(f"{where}: create_using takes Graph or DiGraph, not {_brief(word)}.")
-    return classes[word]
+    if not isinstance(name, str) or name not in classes:
+        raise UserError(f"{where}: create_using takes Graph or DiGraph, not {_brief(name)}.")
+    return classes[name]
 
 
-def _arguments(words: list[str]) -> str:
-    return f"the argument {words[0]}" if len(words) == 1 else f"the arguments {', '.join(words)}"
+def _arguments(names: list[str]) -> str:
+    return f"the argument {names[0]}" if len(names) == 1 else f"the arguments {', '.join(names)}"
 
 
 def _largest(value: Any) -> int:
-    """The largest whole number anywhere in an argument; 0 where there is none."""
+    """Return the largest absolute value of the integers in a nested argument; 0 if there are none."""
     return max(map(abs, filter(_is_int, _leaves(value))), default=0)
 
 
 def _total(value: Any) -> int:
-    """The sum of the whole numbers anywhere in an argument, without their signs."""
+    """Sum the absolute values of the integers in a nested argument."""
     return sum(map(abs, filter(_is_int, _leaves(value))))
 
 
@@ -309,6 +311,7 @@ def _has_nan(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in nested lists, tuples and dictionaries."""
     if isinstance(value, list | tuple | dict):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _leaves(inner)
@@ -321,6 +324,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
+    """Shorten a value for a message."""
     if isinstance(value, int) and abs(value) >= 10**18:
         return "a huge number"
     return repr(value)[:60]

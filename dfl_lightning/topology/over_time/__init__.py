@@ -1,1 +1,1 @@
-"""Graphs that change from round to round."""
+"""Topologies whose graph changes from round to round."""

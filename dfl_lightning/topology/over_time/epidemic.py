@@ -9,12 +9,14 @@ from dfl_lightning.links import AllPairs, Links
 
 
 def epidemic_links(clients: int, s: int, seed: int) -> Links:
-    """EL-Local: each client sends to s others, every set of s equally likely; a client may receive from any number.
+    """Draw a graph of EL-Local, in which each client sends to s others.
+
+    Each set of s others is equally likely. A client may receive from any number of others.
 
     Args:
-        clients: m.
-        s: to how many each sends, at most m - 1.
-        seed: of the draw, 63 bits.
+        clients: number of clients m.
+        s: number of receivers of each client, at most m - 1.
+        seed: seed of the draw, 63 bits.
 
     Examples:
         >>> links = epidemic_links(6, 2, seed=0)
@@ -26,16 +28,16 @@ def epidemic_links(clients: int, s: int, seed: int) -> Links:
 
 
 def regular_links(clients: int, s: int, seed: int) -> Links:
-    """EL-Oracle: a random undirected graph in which each client is linked to s others.
+    """Draw a graph of EL-Oracle, an undirected graph in which each client is linked to s others.
 
-    Ends of links are paired at random; pairs that make no new link are paired again, and all of them where this comes
-    to no end (Steger and Wormald 1999): all such graphs are equally likely where s is small beside m. For s above half
-    of m - 1 it is the graph of the pairs that are not linked.
+    Ends of links are paired at random. Pairs that do not make a new link are separated and paired again; if no pair can
+    make one, the draw starts again (Steger and Wormald 1999). If s is small in comparison with m, all such graphs are
+    almost equally likely. If s is above half of m - 1, the complement of such a graph is drawn.
 
     Args:
-        clients: m.
+        clients: number of clients m.
         s: the degree, at most m - 1; m times s must be even.
-        seed: of the draw, 63 bits.
+        seed: seed of the draw, 63 bits.
 
     Raises:
         ValueError: there is no such graph.
@@ -51,36 +53,36 @@ def regular_links(clients: int, s: int, seed: int) -> Links:
     random = np.random.default_rng(seed)
     codes = None
     while codes is None:
-        codes = _paired(clients, s, random)
+        codes = _try_pairing(clients, s, random)
     low, high = torch.from_numpy(codes // clients), torch.from_numpy(codes % clients)
     return Links.of(torch.cat([low, high]), torch.cat([high, low]), clients)
 
 
-def _paired(clients: int, s: int, random: np.random.Generator) -> np.ndarray | None:
-    """Ascending codes low * m + high of the links of a regular graph; None where the last ends cannot be paired."""
+def _try_pairing(clients: int, s: int, random: np.random.Generator) -> np.ndarray | None:
+    """Draw the links of a regular graph, as ascending codes low * m + high; None if the last ends cannot be paired."""
     codes = np.empty(0, dtype=np.int64)
     ends = np.repeat(np.arange(clients), s)
     while len(ends):
         low, high = np.sort(random.permutation(ends).reshape(-1, 2), axis=1).T
-        found = low * clients + high
-        first = np.zeros(len(found), dtype=bool)
-        first[np.unique(found, return_index=True)[1]] = True
-        new = first & (low != high) & ~_among(found, codes)
-        if not new.any() and not _fit(np.unique(ends), clients, codes):
+        paired = low * clients + high
+        first = np.zeros(len(paired), dtype=bool)
+        first[np.unique(paired, return_index=True)[1]] = True
+        new = first & (low != high) & ~_among(paired, codes)
+        if not new.any() and not _can_pair(np.unique(ends), clients, codes):
             return None
-        codes = np.sort(np.concatenate([codes, found[new]]))
+        codes = np.sort(np.concatenate([codes, paired[new]]))
         ends = np.concatenate([low[~new], high[~new]])
     return codes
 
 
-def _fit(nodes: np.ndarray, clients: int, codes: np.ndarray) -> bool:
-    """Whether two of some nodes, ascending, are not linked yet."""
+def _can_pair(nodes: np.ndarray, clients: int, codes: np.ndarray) -> bool:
+    """Return True if two of some nodes, ascending, are not linked yet."""
     low, high = np.triu_indices(len(nodes), 1)
     return not _among(nodes[low] * clients + nodes[high], codes).all()
 
 
-def _among(found: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Which numbers are among ascending ones, bool."""
-    if not len(codes):
-        return np.zeros(len(found), dtype=bool)
-    return codes[np.searchsorted(codes, found).clip(max=len(codes) - 1)] == found
+def _among(numbers: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Mark the numbers that are among some ascending ones, bool."""
+    if not len(ascending):
+        return np.zeros(len(numbers), dtype=bool)
+    return ascending[np.searchsorted(ascending, numbers).clip(max=len(ascending) - 1)] == numbers

@@ -1,4 +1,4 @@
-"""Which links of a graph are up in a round."""
+"""Random failures of links in a round."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 @dataclass(frozen=True)
 class LinkFailures:
-    """Links that fail: each with its own probability, or an exact share of each receiver's.
+    """A random process in which links fail, each with the same probability or an exact share of a receiver's links.
 
-    A draw is named by the seed, the round and the two ends of the link. It depends on no other link, so that a graph
-    with one link more has the same ups and downs on all the others.
+    A draw depends on the seed, the round and the two ends of the link only, so that it stays the same if the graph
+    gains other links.
 
     Attributes:
         up: probability that a link is up in a round.
-        each_way: whether the two directions of an undirected link go up and down separately. The arcs of a directed
-            graph always do.
-        share: share of a receiver's links that is up in a round, drawn for each receiver separately:
-            exactly round(share * links) of them, halves upwards.
-        seed: of the draws.
+        each_way: True if the two directions of an undirected link fail independently; arcs of a directed graph always
+            do.
+        share: share of a receiver's links that are up in a round, drawn for each receiver separately:
+            exactly round(share * links) of them, halves rounded upwards.
+        seed: seed of the draws.
     """
 
     up: float = 1.0
@@ -35,16 +35,16 @@ class LinkFailures:
 
     @property
     def fail(self) -> bool:
-        """Whether some links may be down."""
+        """True if some links may be down."""
         return self.up < 1 or self.share < 1
 
     @property
     def one_way(self) -> bool:
-        """Whether an undirected link may be up in one direction only."""
+        """True if an undirected link may be up in one direction only."""
         return self.share < 1 or (self.up < 1 and self.each_way)
 
     def describe(self) -> str:
-        """The process in words; empty where all links are up all the time.
+        """Describe the process in words; empty if all links are always up.
 
         Examples:
             >>> LinkFailures(up=0.9).describe()
@@ -58,7 +58,7 @@ class LinkFailures:
         return f"{what} up with probability {self.up:.6g}" if self.up < 1 else ""
 
     def numbers(self, degrees: Tensor) -> Tensor:
-        """How many links of each receiver a share keeps, long [n].
+        """Compute the number of links of each receiver that are up if a share of them is, long [n].
 
         Args:
             degrees: number of links of each receiver, long [n].
@@ -67,16 +67,16 @@ class LinkFailures:
             >>> LinkFailures(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
             tensor([0, 1, 1, 2, 6])
         """
-        # the least bit more, since a half that is no binary fraction may come out below itself
+        # A little is added, since rounding errors may put a half slightly below itself.
         return (self.share * degrees.double() + 0.5 + 1e-9).floor().long()
 
     def that_are_up(self, linked: Links, round: int, directed: bool) -> Links:
-        """The links that are up in a round.
+        """Draw the links that are up in a round.
 
         Args:
-            linked: all links.
+            linked: all links of the graph.
             round: the communication round.
-            directed: whether the graph is.
+            directed: True if the graph is directed, so that arcs fail independently.
         """
         if self.share < 1:
             return linked.draw(self.numbers(linked.count), stream_seed(self.seed, "link share", round))

@@ -8,10 +8,10 @@ from dfl_lightning.links import Links
 
 
 def one_peer_rounds(clients: int) -> int:
-    """Rounds after which the graphs come again: ceil(log2 m), at least 1.
+    """Return the number of rounds after which the graphs repeat, ceil(log2 m), at least 1.
 
     Args:
-        clients: m.
+        clients: number of clients m.
 
     Examples:
         >>> [one_peer_rounds(m) for m in (1, 2, 3, 8, 9)]
@@ -21,13 +21,13 @@ def one_peer_rounds(clients: int) -> int:
 
 
 def one_peer_links(clients: int, number: int) -> Links:
-    """Client i receives from i + 2^t modulo m, and from no other client.
+    """Return the links of round t, in which client i receives only from client i + 2^t modulo m.
 
-    With equal weights for both, the products of ceil(log2 m) such rounds have all entries 1 / m if m is a power of two
-    (lemma 1 of the paper).
+    With equal weights for both models, the product of the mixing matrices of ceil(log2 m) such rounds has all entries
+    1 / m if m is a power of two (lemma 1 of the paper).
 
     Args:
-        clients: m.
+        clients: number of clients m.
         number: t, from 0 to `one_peer_rounds(clients)` - 1.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Graphs that follow a schedule: the links of a round are a list, made from the number of the round."""
+"""Topologies that follow a schedule, which makes a list of links from the index of a round."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dfl_lightning.topology.over_time.link_failures import LinkFailures
 
 
 class Step(NamedTuple):
-    """What links clients in a round.
+    """The graph of a round.
 
     Attributes:
-        links: of the m clients.
-        weights: entries of the round's mixing matrix beside them, float64 [E]; None: the graph has none.
+        links: links of the m clients.
+        weights: entries of the round's mixing matrix for these links, float64 [E]; None: links have no weights.
     """
 
     links: Links
@@ -32,11 +32,11 @@ class GraphSequence(NamedTuple):
     """The graphs of all rounds.
 
     Attributes:
-        step: the links of a round, by its number, or by its number within the period.
-        period: rounds after which the graphs are those of the first rounds again; None: never.
-        recipe: generator, arguments and seed, in words: they decide all graphs.
-        arcs: whether some client may receive from another that does not receive from it.
-        mixing: whether the steps have weights.
+        step: function that makes the graph of a round from the round's index, within the period if there is one.
+        period: number of rounds after which the graphs repeat; None: they never do.
+        recipe: generator, arguments and seed in words, which determine all graphs.
+        arcs: True if links are arcs: a client may receive from another one that does not receive from it.
+        mixing: True if the steps have weights.
     """
 
     step: Callable[[int], Step]
@@ -48,11 +48,11 @@ class GraphSequence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Listed(Topology):
-    """One graph whose links are listed.
+    """A topology of one graph with a list of links and their weights.
 
     Attributes:
-        weighed: weights of the links, float64 [E]; None: they have none.
-        arcs: whether it is directed.
+        weighed: weights of the links, float64 [E]; None: links have no weights.
+        arcs: True if the graph is directed.
     """
 
     weighed: Tensor | None = None
@@ -69,45 +69,45 @@ class Listed(Topology):
 
 @dataclass(frozen=True, eq=False)
 class Scheduled(Topology):
-    """A graph for each round by a schedule; as a `Topology` it is the first of them.
+    """A topology with a graph for each round by a schedule; its attributes as a `Topology` are of the first graph.
 
     Attributes:
-        schedule: what makes the links of a round.
+        schedule: the schedule that makes the graphs.
     """
 
     schedule: GraphSequence = field(kw_only=True)
-    _latest: dict[int, Topology] = field(default_factory=dict, repr=False)  # one graph: the others can be made again
+    _latest: dict[int, Topology] = field(default_factory=dict, repr=False)  # only one graph; others can be made again
 
     @classmethod
     def of(cls, schedule: GraphSequence, clients: int, name: str, failures: LinkFailures) -> Scheduled:
-        """The topology of a schedule.
+        """Create the topology of a schedule.
 
         Args:
-            schedule: makes the links.
-            clients: m.
-            name: of the topology.
-            failures: which of the links are up.
+            schedule: the schedule that makes the graphs.
+            clients: number of clients m.
+            name: name of the topology.
+            failures: the random process of links that are down in a round.
         """
         graph = nx.empty_graph(clients)
         return cls(graph, list(graph), name=name, failures=failures, mixing=schedule.mixing, schedule=schedule)
 
     @property
     def changes(self) -> bool:
-        """Whether there is more than one graph, or links fail."""
+        """True if there is more than one graph, or links may fail."""
         return self.schedule.period != 1 or self.failures.fail
 
     @property
     def graphs(self) -> tuple[Topology, ...]:
-        """The first graph."""
+        """The graph of the first round, as the only one that is made before a run."""
         return (self.at(0),)
 
     @property
     def graph(self) -> nx.Graph:
-        """That of the first round."""
+        """The networkx graph of the first round."""
         return self.at(0).graph
 
     def at(self, round: int) -> Topology:
-        """The graph of a round."""
+        """Make the graph of a round; see `Topology.at`."""
         period = self.schedule.period
         number = round if period is None else round % period
         if number not in self._latest:
@@ -121,7 +121,10 @@ class Scheduled(Topology):
         return self._latest[number]
 
     def facts(self) -> list[str]:
-        """The nodes, and the graphs: their number, sizes and degrees, and whether they link all nodes together."""
+        """Describe the nodes, the graphs' number, sizes and degrees, and the connection of all graphs together.
+
+        If the graphs never repeat, the first graph is described.
+        """
         period = self.schedule.period
         if period is None:
             return [*self.at(0).facts(), "drawn anew in each round"]
@@ -131,27 +134,27 @@ class Scheduled(Topology):
         most = max(int(links.count.max()) for links in several)
         receivers = torch.cat([links.receivers for links in several])
         senders = torch.cat([links.senders for links in several])
-        together = Links(receivers, senders, self.num_nodes)
+        all_links = Links(receivers, senders, self.num_nodes)
         connected = "strongly connected" if self._of_arcs else "connected"
         parts = [
             count(self.num_nodes, "node"),
             f"{count(period, 'graph')} in turn",
             f"{_span(sizes)} {'arc' if self._of_arcs else 'link'}{'s' * (max(sizes) != 1)} each",
             f"{'in-' * self._of_arcs}degree{'s' * (least < most)} {_span([least, most])}",
-            f"together {connected}" if not components(together, "strong").any() else "together not connected",
+            f"together {connected}" if not components(all_links, "strong").any() else "together not connected",
         ]
         return [*parts, self.failures.describe()] if self.failures.fail else parts
 
     def graph_warnings(self, when: str = "") -> list[str]:
-        """Those of a single client; others have links in some round."""
+        """Warn of a single client; with several clients, each has links in some round."""
         return super().graph_warnings(when) if self.num_clients == 1 else []
 
     def share_warnings(self) -> list[str]:
-        """Those of the first graph."""
+        """Return the warnings about link shares in the first graph."""
         return self.at(0).share_warnings()
 
     def identity(self) -> str:
-        """What makes the links."""
+        """Return the number of nodes, the recipe of the graphs and the failures; see `Topology.identity`."""
         links = f", {self.failures.describe()} by seed {self.failures.seed}" if self.failures.fail else ""
         return f"{count(self.num_nodes, 'node')}, {self.schedule.recipe}{links}"
 
@@ -169,5 +172,5 @@ class Scheduled(Topology):
 
 
 def _span(numbers: list[int]) -> str:
-    """From the least to the largest: `3`, or `2-5`."""
+    """Format the range of some numbers, for example `2-5`, or `3` if all are equal."""
     return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)}-{max(numbers)}"

@@ -1,4 +1,4 @@
-"""Generators whose graph changes in each round by a schedule, by their names and arguments."""
+"""Generators by name whose graph changes in each round by a schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARGUMENTS: dict[str, dict[str, int]] = {
     "el_oracle": {"s": 5},
 }
 SCHEDULES = tuple(_ARGUMENTS)
-"""Names of these generators."""
+"""Names of the generators with a schedule."""
 
 _METHOD_NAMES = {
     "one_peer_exponential": "One-peer exponential",
@@ -32,12 +32,13 @@ _METHOD_NAMES = {
 
 
 def method_name(generator: str, args: Mapping[str, Any]) -> str:
-    """What reports call a method in which clients learn from all their neighbours in a generator's graphs; empty where
-    the graphs make none of its own.
+    """Return the name, for reports, of the method in which clients mix all neighbours in a generator's graphs.
+
+    It is empty if the graphs do not belong to a method.
 
     Args:
-        generator: its name.
-        args: its arguments.
+        generator: name of the generator.
+        args: arguments of the generator.
 
     Examples:
         >>> method_name("el_local", {}), method_name("base_graph", {"k": 3}), method_name("complete", {})
@@ -48,30 +49,30 @@ def method_name(generator: str, args: Mapping[str, Any]) -> str:
 
 
 def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, where: str) -> GraphSequence:
-    """The schedule that a generator makes for this number of clients.
+    """Create the schedule of a generator for a number of clients.
 
     Args:
-        name: of `SCHEDULES`.
-        args: its arguments.
-        clients: m.
-        seed: of what it draws.
+        name: name of the generator, one of `SCHEDULES`.
+        args: arguments of the generator.
+        clients: number of clients m.
+        seed: seed of random graphs.
         where: the source, for error messages.
 
     Raises:
         UserError: an argument is unknown, or there is no such graph.
     """
-    known = _ARGUMENTS[name]
+    defaults = _ARGUMENTS[name]
     for key in args:
-        if key not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        if key not in defaults:
+            takes = f"it takes {', '.join(defaults)}" if defaults else "it takes none"
             raise UserError(f"{where}: {name} has no argument '{key[:60]}' ({takes}).")
     if name == "one_peer_exponential":
         return GraphSequence(
             partial(_one_peer, clients), one_peer_rounds(clients), "one-peer exponential graphs", arcs=True
         )
     if name == "base_graph":
-        return _base(args.get("k", known["k"]), clients, where)
-    return _epidemic(name, {**known, **args}["s"], clients, seed, where)
+        return _base(args.get("k", defaults["k"]), clients, where)
+    return _epidemic(name, {**defaults, **args}["s"], clients, seed, where)
 
 
 def _one_peer(clients: int, number: int) -> Step:
@@ -100,10 +101,10 @@ def _base_step(rounds: list[OneRound], clients: int, number: int) -> Step:
 def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> GraphSequence:
     if not isinstance(s, int) or isinstance(s, bool) or not 1 <= s <= max(clients - 1, 1):
         raise UserError(
-            f"{where}: {name} takes for s, to how many others a client sends, a whole number from 1 to the "
+            f"{where}: {name} takes for s, the number of others that a client sends to, a whole number from 1 to the "
             f"{max(clients - 1, 1)} others, not {ascii(s)[:40]}."
         )
-    s = min(s, clients - 1)  # a single client sends to none
+    s = min(s, clients - 1)  # 0 for a single client
     if clients * s > MOST_LINKS:
         raise UserError(
             f"{where}: {name} of {clients} clients has {clients * s:,} arcs, more than memory holds; choose a "
@@ -116,8 +117,8 @@ def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> GraphSe
         )
     draw = epidemic_links if name == "el_local" else regular_links
     recipe = f"{name} s={s} from seed {seed} anew every 1"
-    return GraphSequence(partial(_drawn, draw, clients, s, seed), None, recipe, arcs=name == "el_local")
+    return GraphSequence(partial(_epidemic_step, draw, clients, s, seed), None, recipe, arcs=name == "el_local")
 
 
-def _drawn(draw: Callable[[int, int, int], Any], clients: int, s: int, seed: int, number: int) -> Step:
+def _epidemic_step(draw: Callable[[int, int, int], Any], clients: int, s: int, seed: int, number: int) -> Step:
     return Step(draw(clients, s, stream_seed(seed, "topology", number)))

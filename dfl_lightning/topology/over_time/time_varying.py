@@ -1,4 +1,4 @@
-"""Graphs that change from round to round: one that is drawn anew, and several in turn."""
+"""Topologies with a random graph that is drawn again every few rounds, or with several graphs in turn."""
 
 from __future__ import annotations
 
@@ -17,73 +17,74 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, eq=False)
 class Redrawn(Topology):
-    """A random graph that is drawn anew every few rounds; as a `Topology` it is the first of its graphs.
+    """A random graph that is drawn again every few rounds; its attributes as a `Topology` are of the first graph.
 
     Attributes:
-        draw: makes the graph of a seed.
-        seed: of the first graph; the later ones draw theirs from the stream (seed, "topology", number of the graph).
-        every: rounds that a graph holds.
-        recipe: what else decides the graphs, in words.
+        draw: function that draws the graph of a seed.
+        seed: seed of the first graph; the seeds of later ones are from the stream (seed, "topology", index of the
+            graph).
+        every: number of rounds for each graph.
+        recipe: generator and arguments in words, which together with the seed determine all graphs.
     """
 
     draw: Callable[[int], Topology] = field(kw_only=True)
     seed: int = 0
     every: int = 1
     recipe: str = ""
-    _latest: dict[int, Topology] = field(default_factory=dict, repr=False)  # one graph: the others can be drawn again
+    _latest: dict[int, Topology] = field(default_factory=dict, repr=False)  # only one graph; others can be drawn again
 
     @property
     def changes(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     def at(self, round: int) -> Topology:
-        """The graph of a round; the clock of a graph in a sequence is its own.
+        """Return the graph of a round; in a sequence, only the rounds of this topology count.
 
         Raises:
-            UserError: the generator gave up, or made graphs of another size, ten times.
+            UserError: the generator failed, or made graphs of another size, ten times.
         """
         number = round // self.every
         if number == 0:
             return self
         if number not in self._latest:
-            graph = self._drawn(number)
+            graph = self._draw_graph(number)
             self._latest.clear()
             self._latest[number] = graph
         return self._latest[number]
 
-    def _drawn(self, number: int) -> Topology:
-        """A generator that may give up (no connected graph in so many tries) gets other seeds."""
+    def _draw_graph(self, number: int) -> Topology:
+        """Draw a graph; if the generator fails (for example to make a connected graph), try other seeds."""
         for attempt in range(_ATTEMPTS):
-            words = (number, attempt) if attempt else (number,)
+            name = (number, attempt) if attempt else (number,)
             try:
-                return self.draw(stream_seed(self.seed, "topology", *words) % 2**32)  # networkx takes 32 bits
+                return self.draw(stream_seed(self.seed, "topology", *name) % 2**32)  # networkx takes 32 bits
             except UserError as error:
                 last = error
         raise UserError(f"{str(last).removesuffix('.')}; so it was {_ATTEMPTS} times for redrawn graph {number + 1}.")
 
     def facts(self) -> list[str]:
-        """What is known of the first graph, and how long it holds."""
+        """Describe the first graph, and the number of rounds after which another one is drawn."""
         often = "in each round" if self.every == 1 else f"every {self.every} rounds"
         return [*super().facts(), f"drawn anew {often}"]
 
     def graph_warnings(self, when: str = " at first") -> list[str]:
-        """Clients without neighbours at first; later graphs are not known yet."""
+        """Warn of clients without neighbours in the first graph; later graphs are not known yet."""
         return super().graph_warnings(when)
 
     def identity(self) -> str:
-        """The first graph and the recipe of the others."""
+        """Return the identity of the first graph and the recipe of the others; see `Topology.identity`."""
         return f"{super().identity()}, {self.recipe} from seed {self.seed} anew every {self.every}"
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence(Topology):
-    """Several graphs of the same nodes in turn; as a `Topology` it is their union.
+    """Several graphs of the same nodes in turn; its attributes as a `Topology` are of their union.
 
     Attributes:
         stages: the graphs.
-        rounds: how many rounds each of them holds.
-        repeat: start again after the last one; otherwise the last one holds for ever.
+        rounds: number of rounds for each graph.
+        repeat: True to begin again after the last graph; otherwise the last one stays.
     """
 
     stages: tuple[Topology, ...] = ()
@@ -92,7 +93,7 @@ class Sequence(Topology):
 
     @property
     def changes(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
@@ -101,52 +102,52 @@ class Sequence(Topology):
         return self.stages
 
     def at(self, round: int) -> Topology:
-        """The graph of a round, which has counted only the rounds that were its own."""
-        again, left = divmod(round, sum(self.rounds)) if self.repeat else (0, round)
+        """Return the graph of a round; a stage that changes counts its own rounds only."""
+        cycle, left = divmod(round, sum(self.rounds)) if self.repeat else (0, round)
         last = len(self.stages) - 1
-        for place, (stage, held) in enumerate(zip(self.stages, self.rounds, strict=True)):
-            if left < held or (place == last and not self.repeat):
-                return stage.at(again * held + left)
-            left -= held
+        for index, (stage, duration) in enumerate(zip(self.stages, self.rounds, strict=True)):
+            if left < duration or (index == last and not self.repeat):
+                return stage.at(cycle * duration + left)
+            left -= duration
         raise AssertionError("rounds are counted from 0")
 
     def facts(self) -> list[str]:
-        """The nodes, then the graphs with their rounds."""
-        told = []
-        for place, (stage, held) in enumerate(zip(self.stages, self.rounds, strict=True)):
-            rest = place == len(self.stages) - 1 and not self.repeat
-            how_long = "the rest" if rest else count(held, "round")
-            told.append(f"{stage.name} for {how_long} ({', '.join(stage.facts()[1:])})")
-        if len(told) > 4:
-            told[3:] = [f"{len(told) - 3} more"]
-        turns = f"{', then '.join(told)}{', then again' if self.repeat else ''}"
+        """Describe the nodes, then the graphs with their numbers of rounds."""
+        parts = []
+        for index, (stage, rounds) in enumerate(zip(self.stages, self.rounds, strict=True)):
+            is_rest = index == len(self.stages) - 1 and not self.repeat
+            duration = "the rest" if is_rest else count(rounds, "round")
+            parts.append(f"{stage.name} for {duration} ({', '.join(stage.facts()[1:])})")
+        if len(parts) > 4:
+            parts[3:] = [f"{len(parts) - 3} more"]
+        turns = f"{', then '.join(parts)}{', then again' if self.repeat else ''}"
         return [self.stages[0].facts()[0], turns]
 
     @property
     def directed(self) -> bool:
-        """Whether some client may receive from another that does not receive from it, in some round."""
+        """True if in some round a client may receive from another one that does not receive from it."""
         return any(stage.directed for stage in self.stages)
 
     def graph_warnings(self, when: str = "") -> list[str]:
-        """As of one graph with the links of all; nothing where one changes by itself, whose links are not listed."""
+        """Return the warnings of the union of all graphs; none if a stage changes, as its links are not known."""
         unknown = any(isinstance(stage, (Redrawn, Scheduled)) for stage in self.stages)
         return [] if unknown else super().graph_warnings(when)
 
     def share_warnings(self) -> list[str]:
-        """Those of the graphs, each once."""
+        """Return the different warnings of all graphs about link shares."""
         return list(dict.fromkeys(line for stage in self.stages for line in stage.share_warnings()))
 
     def identity(self) -> str:
-        """All graphs with their rounds."""
-        held = (*self.rounds[:-1], self.rounds[-1] if self.repeat else "the rest")
+        """Return the identities of all graphs with their numbers of rounds; see `Topology.identity`."""
+        durations = (*self.rounds[:-1], self.rounds[-1] if self.repeat else "the rest")
         turns = ", then ".join(
-            f"{stage.identity()} for {rounds}" for stage, rounds in zip(self.stages, held, strict=True)
+            f"{stage.identity()} for {rounds}" for stage, rounds in zip(self.stages, durations, strict=True)
         )
         return turns + (", then again" if self.repeat else "")
 
 
 def union(stages: tuple[Topology, ...]) -> nx.Graph:
-    """The links of all graphs, up or down; directed where one of them is."""
+    """Return a graph with the links of all graphs, up or down, which is directed if one of them is."""
     graph = nx.DiGraph() if any(stage._of_arcs for stage in stages) else nx.Graph()
     for stage in stages:
         graph.add_nodes_from(stage.written)

@@ -1,1 +1,1 @@
-"""From a topology file to a checked graph of clients."""
+"""Readers of topology files and graph files, which check the graph of clients."""

@@ -1,4 +1,4 @@
-"""What a graph file may say twice without meaning one thing: found before networkx keeps the last of it in silence."""
+"""Contradictory entries of graph files, which networkx would not report: it would silently keep the last entry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from xml.parsers import expat
 
 _GML_WORD = re.compile(r'"[^"]*"|[\[\]]|[^\s\[\]"]+')
-_GML_KEYS = {  # of lists by where they are; other keys may well come several times
+_GML_KEYS = {  # keys that may occur once in a list, by the path of the list; other keys may occur several times
     ("graph",): ("directed", "multigraph"),
     ("graph", "node"): ("id", "label", "cluster", "budget"),
     ("graph", "edge"): ("source", "target", "weight"),
@@ -16,32 +16,32 @@ _GML_KEYS = {  # of lists by where they are; other keys may well come several ti
 
 
 class ContradictionError(ValueError):
-    """A graph file has contradictory or meaningless entries; the message names the place."""
+    """A graph file has contradictory or meaningless entries; the message names their lines."""
 
 
 class EdgeList:
-    """The links of a file that was read line by line; a link may come again, with the same weight."""
+    """The links of a file that is read line by line, in which a link may be repeated with the same weight only."""
 
     def __init__(self) -> None:
         self._first: dict[frozenset[Hashable], tuple[int, Any]] = {}
 
     def add(self, line: int, a: str, b: str, weight: Any) -> None:
-        """Note a link.
+        """Add a link.
 
         Args:
-            line: number in the file.
-            a: one node's name.
-            b: the other's.
-            weight: of the link; None: it has none.
+            line: number of the line in the file.
+            a: name of a node.
+            b: name of the other node.
+            weight: weight of the link; None: it has none.
 
         Raises:
-            ContradictionError: the file has given the link another weight, or once a weight and once none.
+            ContradictionError: an earlier line gives the link another weight, or only one of the lines gives a weight.
         """
-        former, known = self._first.setdefault(frozenset((a, b)), (line, weight))
-        if a != b and known != weight:
+        former, former_weight = self._first.setdefault(frozenset((a, b)), (line, weight))
+        if a != b and former_weight != weight:
             raise ContradictionError(
                 f"lines {former} and {line} give the link {a[:40]} - {b[:40]} different weights "
-                f"({_weight(known)} and {_weight(weight)}); keep one"
+                f"({_weight(former_weight)} and {_weight(weight)}); keep one"
             )
 
 
@@ -50,13 +50,14 @@ def _weight(value: Any) -> str:
 
 
 def check_graphml(data: bytes) -> None:
-    """Search GraphML for contradictions that networkx would not report.
+    """Check GraphML for contradictions that networkx would not report.
 
     Raises:
-        ContradictionError: a node, or a value of a node or link, is there twice; there are several graphs; or edges are
+        ContradictionError: a node, or a value of a node or link, occurs twice; there are several graphs; or edges are
             neither directed nor undirected.
-        ValueError: document type and entity declarations, which can blow up or read other files; GraphML needs none.
-        expat.ExpatError: it is not XML.
+        ValueError: the file declares a document type or entities, which GraphML does not need; they could expand to
+            gigabytes or read other files.
+        expat.ExpatError: the file is not XML.
     """
     parser = expat.ParserCreate()
     nodes: dict[str, int] = {}
@@ -99,18 +100,18 @@ def check_graphml(data: bytes) -> None:
 
 
 def check_gml(data: bytes) -> None:
-    """Look through GML for keys that networkx would gather into a list, and for words in place of 0 and 1.
+    """Check GML for repeated keys, which networkx would gather into a list, and for words instead of 0 and 1.
 
     Raises:
-        ContradictionError: an id, an end, or an attribute that is read, is there twice in a node, an edge or the graph;
-            `directed` or `multigraph` is neither 0 nor 1.
+        ContradictionError: an id, an end, or an attribute that we read occurs twice in a node, an edge or the graph;
+            or `directed` or `multigraph` is neither 0 nor 1.
     """
     path: list[str] = []
     lines: list[dict[str, int]] = [{}]
     key = ""
     for line, word in _gml_words(data):
         if word == "]" and not path:
-            return  # the reader says what is wrong
+            return  # networkx reports the bracket when it reads the file
         if word == "]":
             path.pop()
             lines.pop()
@@ -132,10 +133,10 @@ def check_gml(data: bytes) -> None:
 
 
 def _gml_words(data: bytes) -> Iterator[tuple[int, str]]:
-    """Brackets, quoted texts and plain words, with their lines; comments are left out."""
+    """Yield brackets, quoted texts and plain words, each with its line; skip comments."""
     text = re.sub(r"(?m)^[ \t]*#.*$", "", data.decode("ascii", errors="replace"))
-    line, at = 1, 0
-    for found in _GML_WORD.finditer(text):
-        line += text.count("\n", at, found.start())
-        at = found.start()
-        yield line, found.group()
+    line, position = 1, 0
+    for match in _GML_WORD.finditer(text):
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        yield line, match.group()

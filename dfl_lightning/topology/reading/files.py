@@ -1,4 +1,4 @@
-"""Graph files of any origin: read without running code, and refused in one sentence."""
+"""Readers of graph files, which run no code of a file and refuse a bad file with one sentence."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from dfl_lightning.topology.reading.contradictions import ContradictionError, Ed
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.storage.files import read_bounded, unique_pairs
 
-# Python's own parser, which reads the attributes of an edge list, is safe on short texts only.
+# The attributes of an edge list are read by Python's own parser, which is only safe for short texts.
 _LONGEST_LITERAL = 2000
 
-# Bytes that are read of a graph file: editors of GraphML write about a thousand for a link.
+# Limits on the size of a graph file in bytes: editors of GraphML write about a thousand bytes for a link.
 _LEAST_BOUND = 8 * 10**6
 _A_PAIR = 1024
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file of limited size.
+    """Read a file of limited size.
 
     Args:
         path: the file.
-        most: bytes that it may have.
+        most: largest number of bytes.
 
     Raises:
-        UserError: it cannot be read, or is larger.
+        UserError: the file cannot be read, or is larger.
     """
     try:
         return read_bounded(path, most)
@@ -43,14 +43,14 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_graph(path: Path, num_clients: int) -> nx.Graph:
-    """The graph in a file, as its suffix says: `FORMATS`.
+    """Read a graph file in the format that its suffix names, one of `FORMATS`.
 
     Args:
         path: the file.
-        num_clients: m, by which the size of the file is bounded.
+        num_clients: number of clients m, which determines the largest accepted size of the file.
 
     Raises:
-        UserError: unknown suffix, unreadable file, or content that is not a graph of that format.
+        UserError: the suffix is unknown, the file cannot be read, or its content is not a graph of that format.
     """
     parse = FORMATS.get(path.suffix.lower())
     if parse is None:
@@ -58,18 +58,18 @@ def read_graph(path: Path, num_clients: int) -> nx.Graph:
     data = read_bytes(path, _LEAST_BOUND + _A_PAIR * num_clients**2)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # readers' advice about optional parts of a format
+            warnings.simplefilter("ignore")  # readers warn of optional parts of a format
             return parse(data)
     except ContradictionError as error:
         raise UserError(f"{path}: {error}.") from error
-    except Exception as error:  # the readers fail in many ways on files that are not theirs
+    except Exception as error:  # the readers raise many types of errors on files of another format
         raise UserError(f"{path}: not a {path.suffix.lower()} graph ({reason(error)}).") from error
 
 
 def _graphml(data: bytes) -> nx.Graph:
     check_graphml(data)
     graph = nx.read_graphml(io.BytesIO(data))
-    # networkx keeps the defaults of attributes beside the graph
+    # networkx stores the defaults of attributes in the graph and does not apply them to nodes and edges
     node_default = graph.graph.get("node_default", {})
     edge_default = graph.graph.get("edge_default", {})
     for _, attributes in graph.nodes(data=True):
@@ -81,7 +81,7 @@ def _graphml(data: bytes) -> nx.Graph:
 
 def _gml(data: bytes) -> nx.Graph:
     check_gml(data)
-    data = data.decode("utf-8-sig").encode("ascii", "xmlcharrefreplace")  # networkx reads ASCII and such references
+    data = data.decode("utf-8-sig").encode("ascii", "xmlcharrefreplace")  # networkx reads ASCII and XML references only
     try:
         return nx.read_gml(io.BytesIO(data))
     except nx.NetworkXError as error:
@@ -91,7 +91,10 @@ def _gml(data: bytes) -> nx.Graph:
 
 
 def _node_link(data: bytes) -> nx.Graph:
-    """Written out here because networkx's own reader changed the name of its key `links` between versions."""
+    """Read JSON in networkx's node-link format.
+
+    The reader of networkx is not used, as the name of its key `links` differs between versions.
+    """
     content = json.loads(data, object_pairs_hook=unique_pairs)
     if not isinstance(content, dict) or "nodes" not in content:
         raise ValueError("no key 'nodes'")
@@ -103,42 +106,47 @@ def _node_link(data: bytes) -> nx.Graph:
     for key in ("directed", "multigraph"):
         if not isinstance(content.get(key), bool | None):
             raise ContradictionError(f"'{key}' is {str(content[key])[:40]!r}; it must be true or false")
-    # with parallel links in any case: those that contradict each other are refused later on
+    # The graph always accepts parallel links; contradictory ones are refused by `to_topology`.
     graph = nx.MultiDiGraph() if content.get("directed") else nx.MultiGraph()
-    places: dict[Hashable, int] = {}
-    names: dict[str, int] = {}  # 1 and "1" would be two clients of one name
+    numbers: dict[Hashable, int] = {}
+    names: dict[str, int] = {}  # 1 and "1" would be two clients with the same name
     for number, node in enumerate(content["nodes"], start=1):
         label = _label(node["id"])
-        if (former := places.get(label, names.get(str(label)))) is not None:
+        if (former := numbers.get(label, names.get(str(label)))) is not None:
             raise ContradictionError(f"nodes {former} and {number} have the same id {str(label)[:40]!r}; keep one")
-        places[label] = names[str(label)] = number
+        numbers[label] = names[str(label)] = number
         graph.add_node(label)
-        # not as keywords: networkx's methods have arguments that a file could name, here and below
-        graph.nodes[label].update({word: value for word, value in node.items() if word != "id"})
+        # Attributes are not passed as keywords, here and below, as a file could name an argument of networkx's methods.
+        graph.nodes[label].update({key: attribute for key, attribute in node.items() if key != "id"})
     for link in links:
         source, target = _label(link["source"]), _label(link["target"])
         if source not in graph or target not in graph:
             raise ValueError(f"a link names the unknown node {str(source if source not in graph else target)[:40]!r}")
         key = graph.add_edge(source, target)
-        attributes = {word: value for word, value in link.items() if word not in ("source", "target", "key")}
+        attributes = {name: value for name, value in link.items() if name not in ("source", "target", "key")}
         graph.edges[source, target, key].update(attributes)
     return graph
 
 
 def _label(value: Any) -> Hashable:
-    """JSON has no tuples: networkx writes those labels as lists."""
-    return tuple(_label(word) for word in value) if isinstance(value, list) else value
+    """Convert lists to tuples, since JSON has no tuples and networkx writes such labels as lists."""
+    return tuple(_label(part) for part in value) if isinstance(value, list) else value
 
 
 def _lines(data: bytes, most: int = -1) -> Iterator[tuple[int, list[str]]]:
-    """The words of each line, at most so many (and the rest of the line as one more), with the line's number."""
+    """Yield the words of each line with the line's number, without comments and empty lines.
+
+    Args:
+        data: content of the file.
+        most: number of words after which the rest of a line is one more word; -1: no limit.
+    """
     for number, line in enumerate(data.decode("utf-8-sig").splitlines(), start=1):
         if words := line.partition("#")[0].split(maxsplit=most):
             yield number, words
 
 
 def _edgelist(data: bytes) -> nx.Graph:
-    """`a b`, `a b 0.5` (a weight) or `a b {'weight': 0.5}`; a label alone is a client without links."""
+    """Read lines such as `a b`, `a b 0.5` (a weight) or `a b {'weight': 0.5}`; `a` alone is a client without links."""
     graph, links = nx.Graph(), EdgeList()
     for number, (a, *rest) in _lines(data, most=2):
         graph.add_node(a)
@@ -151,7 +159,7 @@ def _edgelist(data: bytes) -> nx.Graph:
 
 
 def _attributes(text: str, number: int) -> dict[Any, Any]:
-    """The attributes of a link: a literal of Python, which is a weight unless it is a mapping."""
+    """Read the attributes of a link from a Python literal; a literal that is not a dictionary is the weight."""
     if len(text) > _LONGEST_LITERAL:
         raise ValueError(f"line {number} has more than {_LONGEST_LITERAL} characters")
     literal = ast.parse(text.strip(), mode="eval")
@@ -164,14 +172,14 @@ def _attributes(text: str, number: int) -> dict[Any, Any]:
 
 
 def _adjlist(data: bytes) -> nx.Graph:
-    """`a b c d`: whom a is linked to; a label alone is a client without links."""
+    """Read lines such as `a b c d`, which link a to the others; `a` alone is a client without links."""
     graph = nx.Graph()
     first: dict[str, int] = {}
     for number, (a, *others) in _lines(data):
         if a in first:
             raise ContradictionError(f"lines {first[a]} and {number} both begin with {a[:40]}; keep one line a client")
         if len(set(others)) < len(others):
-            twice = next(b for at, b in enumerate(others) if b in others[:at])
+            twice = next(b for index, b in enumerate(others) if b in others[:index])
             raise ContradictionError(f"line {number} names {twice[:40]} twice; keep one")
         first[a] = number
         graph.add_node(a)

@@ -1,4 +1,4 @@
-"""Where a topology comes from: a file, a shipped name, a mapping or a graph."""
+"""Loading of topologies from a file, a shipped name, a mapping or a graph."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def load_topology(
     Args:
         source: the path of a topology file (.yaml) or of a graph file (.graphml, .gml, .json, .edgelist, .adjlist),
             the name of a shipped topology, the content of a topology file as a mapping, or a networkx graph.
-        num_clients: the number of clients, m, which the graph must have as nodes.
-        seed: the run's seed, for random generators and failing links where the file has none.
+        num_clients: number of clients m, which must equal the graph's number of nodes.
+        seed: the run's seed, for random generators and failing links if the file does not set one.
 
     Raises:
-        UserError: any source that is missing, malformed or of another size, in one sentence that names it.
+        UserError: the source is missing, malformed or of another size; the message names it.
 
     Examples:
         >>> load_topology({"generator": "complete"}, num_clients=24).describe()
@@ -56,10 +56,11 @@ def load_topology(
 
 
 def method_of(source: Any) -> str:
-    """Say what reports call a method after its topology; empty where the topology names none.
+    """Return the name, for reports, of a method that is named after its topology; empty if there is none.
 
     Args:
-        source: what a config says: a name, a mapping or a path. A path names none: its file may have changed since.
+        source: the topology of a config: a name, a mapping or a path. A path gives no name, as its file may have
+            changed since the run.
 
     Examples:
         >>> method_of("el_local"), method_of({"generator": "base_graph"}), method_of("ring")
@@ -74,7 +75,7 @@ def method_of(source: Any) -> str:
 
 
 def _with_numbers(value: Any) -> Any:
-    """What words of a command line mean: `--topology.args.servers 2` arrives as a text.
+    """Convert texts that are numbers, since `--topology.args.servers 2` of a command line arrives as a text.
 
     Examples:
         >>> _with_numbers({"args": {"k": "4", "p": "0.1"}, "generator": "small"})
@@ -94,12 +95,12 @@ def _with_numbers(value: Any) -> Any:
 def _find(source: str | os.PathLike[str]) -> Path:
     try:
         return shipped_files.find("topologies", os.fspath(source))
-    except (OSError, ValueError) as error:  # a name that no file system takes
+    except (OSError, ValueError) as error:  # the name is not valid on this file system
         raise UserError(f"topology: {ascii(os.fspath(source))[:80]} is not a path ({reason(error)}).") from error
 
 
 class _Loader(UniqueKeyLoader):
-    """YAML without aliases: topology files need none, and nested ones print as gigabytes."""
+    """A loader of YAML that refuses aliases, as topology files need none and nested ones could expand to gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -116,7 +117,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UserError(f"{path}: not YAML ({line}{error.problem or reason(error)}).") from error
-    except Exception as error:  # the constructors of numbers and dates raise what they like
+    except Exception as error:  # the constructors of numbers and dates raise many types of errors
         raise UserError(f"{path}: not YAML ({reason(error)}).") from error
     if not isinstance(content, Mapping):
         raise UserError(f"{path}: keys are needed ({', '.join(KEYS)}), not a {type(content).__name__}.")

@@ -1,4 +1,4 @@
-"""From a graph of any origin to clients: ids in a fixed order, simple links, checked attributes."""
+"""Conversion of any graph to a topology of clients, with ids in a fixed order, simple links and checked attributes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from dfl_lightning.utils.errors import UserError, reason
 
 
 def wrong_size(where: str, nodes: int, num_clients: int) -> UserError:
-    """The error for a graph that does not fit the data.
+    """Return the error for a graph whose number of nodes is not the number of clients.
 
     Args:
-        where: what names the graph, for the message.
-        nodes: of the graph.
-        num_clients: of the data.
+        where: name of the graph, for the message.
+        nodes: number of nodes of the graph.
+        num_clients: number of clients of the data.
     """
-    sane = 0 < nodes < 10**9
-    remedy = f"set data.num_clients={nodes} or a graph" if sane else "choose a graph"
+    is_plausible = 0 < nodes < 10**9
+    remedy = f"set data.num_clients={nodes} or a graph" if is_plausible else "choose a graph"
     count = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes < 10**9 else "more than a billion nodes"
     return UserError(f"{where}: {count}, but data has {num_clients} clients; {remedy} with {num_clients} nodes.")
 
 
 def natural(label: Hashable) -> tuple[tuple[int, str], ...]:
-    """A sorting key that reads numbers inside labels as numbers.
+    """Return a sorting key of a label that orders numbers in labels by their values.
 
     Examples:
         >>> sorted(["c10", "c2", "b"], key=natural)
         ['b', 'c2', 'c10']
     """
     words = re.split(r"([0-9]+)", str(label))
-    # digits compare by length, then as text: integers of any size without converting them
+    # Digits are compared by length, then as text, so that integers of any size need no conversion.
     return tuple(_digits(word) if odd % 2 else (0, word) for odd, word in enumerate(words))
 
 
@@ -52,17 +52,17 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
 
     Args:
         graph: any networkx graph.
-        num_clients: m, which the number of nodes must equal.
+        num_clients: number of clients m, which must equal the number of nodes.
         where: the source, for error messages.
         name: the topology's name.
-        num_servers: servers beside the clients.
+        num_servers: number of servers in addition to the clients.
 
     Raises:
-        UserError: another number of nodes, or attributes that are partial or not numbers.
+        UserError: the number of nodes differs, or an attribute is missing for some nodes or links, or is not a number.
     """
     if len(graph) != num_clients:
         raise wrong_size(where, len(graph), num_clients)
-    labels = sorted(graph, key=natural)  # labels that read as 0..m-1 become the ids that they name
+    labels = sorted(graph, key=natural)  # by this order, labels 0..m-1 become the equal ids
     simple = _simple(graph, labels, where)
     clusters = _attribute(graph, labels, "cluster", where)
     budgets = _attribute(graph, labels, "budget", where)
@@ -77,7 +77,7 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
 
 
 def _simple(graph: nx.Graph, labels: list[Hashable], where: str) -> nx.Graph:
-    """One link at most between two clients, none to oneself; only `weight` is kept."""
+    """Return a graph over ids with at most one link between two clients and no loops; of attributes keep `weight`."""
     ids = {label: i for i, label in enumerate(labels)}
     simple = nx.DiGraph() if graph.is_directed() else nx.Graph()
     simple.add_nodes_from(range(len(labels)))
@@ -129,7 +129,7 @@ def _attribute(graph: nx.Graph, labels: list[Hashable], key: str, where: str) ->
 
 
 def _codes(values: list[Any], labels: list[Hashable], where: str) -> Tensor:
-    """Whole numbers are kept; other names are numbered in natural order."""
+    """Convert names of clusters to integers: integers stay as they are, other names are numbered in natural order."""
     for label, value in zip(labels, values, strict=True):
         if isinstance(value, list | dict) or value != value:
             raise UserError(
@@ -157,8 +157,9 @@ def _whole(value: Any) -> bool:
 
 
 def _show(value: Any) -> str:
+    """Format a value for a message, with at most 60 characters."""
     try:
         text = repr(value)
-    except Exception as error:  # a label of a user's own class, or an integer too long to print
+    except Exception as error:  # the label is of a user's own class, or an integer that is too long to print
         text = reason(error)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""From the keys of a topology file to a topology."""
+"""Construction of a topology from the keys of a topology file."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ KEYS = (*KEYS_OF_A_GRAPH, "sequence", "repeat")
 def from_keys(
     content: Mapping[str, Any], num_clients: int, seed: int, where: str, name: str | None, folder: Path
 ) -> Topology:
-    """The topology that the keys of a file describe.
+    """Build the topology that the keys of a file describe.
 
     Args:
-        content: keys and values.
-        num_clients: m, which every graph must have as nodes.
-        seed: the run's seed, for draws where the keys have none.
+        content: keys and values of the file.
+        num_clients: number of clients m, which must equal each graph's number of nodes.
+        seed: the run's seed, for random draws, unless the keys set one.
         where: the source, for error messages.
-        name: what the topology is called; None: after its generator or graph file.
-        folder: that paths of graph files start from.
+        name: name of the topology; None: that of its generator or graph file.
+        folder: folder to which paths of graph files are relative.
 
     Raises:
-        UserError: anything that is not a topology of this size, in one sentence.
+        UserError: the keys do not describe a topology of this size.
     """
     refuse_unknown(content, KEYS, where)
     kinds = [key for key in ("generator", "graph", "sequence") if key in content]
     if len(kinds) != 1:
         raise UserError(f"{where}: exactly one of the keys generator, graph and sequence is needed.")
-    place = inside(content, Context(where, name, folder, num_clients, seed))
+    context = inside(content, Context(where, name, folder, num_clients, seed))
     if kinds == ["sequence"]:
-        return sequence_of(content, place)
+        return sequence_of(content, context)
     if content.get("repeat") is not None:
         raise UserError(f"{where}: repeat goes with sequence; a single graph holds for ever.")
-    return graph_of(content, place)
+    return graph_of(content, context)
