@@ -1,1 +1,1 @@
-"""Small helpers that all rooms use and that do not depend on federations."""
+"""Small helpers for all packages that do not depend on federated learning."""

@@ -1,4 +1,4 @@
-"""A user's mistake, and its kinds that a program can do something about."""
+"""Errors for bad input and missing resources, and the wording of messages."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
 
 SHORTAGES = ("CUDA error: out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")
-"""What CUDA, its libraries and the CPU's allocators say of memory in errors that have no type of their own."""
+"""Words in messages about a lack of memory, by CUDA, its libraries and the CPU's allocators, without an own type."""
 
 FAILURES = ("CUDA error", "CUDA driver error", "cuDNN error")
-"""How errors begin that a GPU, its driver or cuDNN reports."""
+"""Beginnings of messages about errors of a GPU, its driver or cuDNN."""
 
 
 class UserError(Exception):
-    """Bad input, reported in one sentence: what, where, and the remedy.
+    """An error about bad input; the sentence names the input and the remedy.
 
-    The commands print the sentence and leave with exit code 2; from Python it is an ordinary exception.
+    The commands print the sentence and exit with code 2; in Python it is an ordinary exception.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -27,15 +27,15 @@ class UserError(Exception):
 
 
 class MissingData(UserError):
-    """Files of a data set that are not there, or are damaged."""
+    """Files of a data set are missing or damaged."""
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint that cannot be used.
+    """A checkpoint cannot be used.
 
     Args:
-        sentence: what is wrong with it.
-        previous: the checkpoint before it, if that is whole.
+        sentence: the reason.
+        previous: the checkpoint before it, if that one is undamaged.
     """
 
     def __init__(self, sentence: str, previous: Path | None = None) -> None:
@@ -44,7 +44,7 @@ class DamagedCheckpoint(UserError):
 
 
 def one_line(text: str) -> str:
-    r"""A text on one line that steers no terminal, whatever a file or a name brought into it.
+    r"""Return a text on one line without control characters, which a file or a name may have brought into it.
 
     Examples:
         >>> one_line("a" + chr(10) + "b" + chr(27))
@@ -54,7 +54,7 @@ def one_line(text: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was not enough: this says nothing about the network, say, that asked for it.
+    """Return True if an error means a lack of memory, which is no fault of the code that asked for it.
 
     Examples:
         >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
@@ -70,7 +70,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_gpu_failure(error: BaseException) -> bool:
-    """Whether a GPU has failed, possibly in a much earlier operation; usually it stays unusable.
+    """Return True if a GPU has failed, possibly in a much earlier operation; usually it stays unusable.
 
     Examples:
         >>> is_gpu_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))
@@ -83,13 +83,13 @@ def is_gpu_failure(error: BaseException) -> bool:
 
 @contextmanager
 def reported_as(ours: Callable[[Exception], Exception], kinds: type[Exception] = Exception) -> Iterator[None]:
-    """Report what a user's network, loss or metric raises as an error of ours.
+    """Replace an error of a user's network, loss or metric by one of ours.
 
-    Two kinds pass as they are: an error of ours, and a lack of memory, which says nothing about who asked for it.
+    Some errors pass unchanged: a `UserError`, a lack of memory, and an error of the type that `ours` makes.
 
     Args:
-        ours: the error to raise, from what was raised; no `UserError` is made another one, nor what `ours` makes.
-        kinds: what is reported; anything else passes.
+        ours: function that makes our error from the one that was raised.
+        kinds: type of errors that are replaced; others pass unchanged.
 
     Examples:
         >>> with reported_as(lambda error: UserError(f"model.loss fails ({reason(error)})")):
@@ -103,14 +103,14 @@ def reported_as(ours: Callable[[Exception], Exception], kinds: type[Exception] =
     except kinds as error:
         if isinstance(error, UserError) or is_out_of_memory(error):
             raise
-        told = ours(error)
-        if isinstance(error, type(told)):
+        replacement = ours(error)
+        if isinstance(error, type(replacement)):
             raise
-        raise told from error
+        raise replacement from error
 
 
 def reason(error: BaseException) -> str:
-    """What another library's error says, short enough for one sentence: its first line, a long one without its middle.
+    """Return the message of another library's error for a sentence: its first line, cut in the middle if it is long.
 
     Examples:
         >>> reason(ValueError("no such thing." + chr(10) + "a long story"))
@@ -124,11 +124,11 @@ def reason(error: BaseException) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most `most` characters: the middle is left out, since messages end with the remedy.
+    """Cut a text in the middle to at most `most` characters, since messages end with the remedy.
 
     Args:
-        text: any.
-        most: characters, 3 or more.
+        text: the text.
+        most: largest number of characters, 3 or more.
 
     Examples:
         >>> shortened("0123456789", 7)
@@ -139,7 +139,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is similar.
+    """Suggest a word for a misspelt one, in the form `"; did you mean 'X'?"`; empty if no choice is similar.
 
     Args:
         word: as the user wrote it.
@@ -151,6 +151,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         >>> nearest("zzz", ["Gossip"])
         ''
     """
-    by_lower = {choice.lower(): choice for choice in reversed(list(choices))}  # of a class and its module the class
+    # If two choices differ in case only, such as a class and its module, the first one, the class, is suggested.
+    by_lower = {choice.lower(): choice for choice in reversed(list(choices))}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -1,4 +1,4 @@
-"""Advice of Lightning's that does not apply to rounds, silenced by name."""
+"""Suppression of those warnings of Lightning that do not apply to communication rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INAPPLICABLE = (
     ".*when logging on epoch level in distributed setting.*",  # all processes log the same numbers
     ".*`srun` command is available.*",  # a run starts its processes itself
     ".*GPU available but not used.*",  # the user chose the CPU
-    ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
+    ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run continues in its folder
     r"\s*By default only one JsonargparseDeprecationWarning.*",  # Lightning 2.6 on newer jsonargparse, and these:
     r"\s*``ArgumentParser.add_instantiator`` was deprecated.*",
     r"\s*``instantiate_classes`` was deprecated.*",
@@ -24,29 +24,29 @@ INAPPLICABLE = (
 
 
 def ignore_inapplicable_warnings() -> None:
-    """Inside `warnings.catch_warnings()`: pass over the warnings of `INAPPLICABLE`."""
+    """Ignore the warnings of `INAPPLICABLE`; to be called inside `warnings.catch_warnings()`."""
     for message in INAPPLICABLE:
         warnings.filterwarnings("ignore", message)
 
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without these warnings and the log lines that the banner makes superfluous ("GPU available" …).
+    """Suppress these warnings, and the log lines that the banner replaces ("GPU available" …), inside a block.
 
-    Warning filters and log levels are the user's own again afterwards; a level that the user has set stays.
+    The user's warning filters and log levels are restored afterwards. A level that the user has set stays.
     """
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     before = {logger: logger.level for logger in loggers if logger.level in (logging.NOTSET, logging.INFO)}
     profilers = logging.getLogger("lightning.pytorch.profilers")
-    asked = profilers.level
+    level_of_profilers = profilers.level
     with warnings.catch_warnings():
         ignore_inapplicable_warnings()
         for logger in before:
             logger.setLevel(logging.WARNING)
-        profilers.setLevel(logging.INFO)  # a table that was asked for
+        profilers.setLevel(logging.INFO)  # the user has asked for the profiler's table
         try:
             yield
         finally:
-            profilers.setLevel(asked)
+            profilers.setLevel(level_of_profilers)
             for logger, level in before.items():
                 logger.setLevel(level)

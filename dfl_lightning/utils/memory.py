@@ -1,4 +1,4 @@
-"""How much memory the machine has, and numbers of bytes for people."""
+"""The memory of the machine, and the format of numbers of bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def machine_memory() -> int | None:
-    """Bytes of memory that the machine has; None where the system does not say."""
+    """Return the machine's memory in bytes; None if the system does not tell it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not a POSIX system, or one without these names
@@ -14,7 +14,7 @@ def machine_memory() -> int | None:
 
 
 def size(number: float) -> str:
-    """Bytes for people, powers of 1000.
+    """Format a number of bytes, with units of powers of 1000.
 
     Examples:
         >>> size(14_400_000)

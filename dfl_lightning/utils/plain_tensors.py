@@ -1,4 +1,4 @@
-"""Which tensors a row can hold: dense, real numbers that are there."""
+"""Checks that tensors are dense and real and have values, so that a row of a bank can contain them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def unusual(tensor: Tensor) -> str:
-    """What keeps a tensor from being numbers in a row, as an adjective; empty where nothing does.
+    """Return an adjective for a tensor that a row cannot contain, for example `sparse`; empty if a row can.
 
     Examples:
         >>> unusual(torch.zeros(2, dtype=torch.complex64)), unusual(torch.zeros(2))
@@ -27,15 +27,15 @@ def unusual(tensor: Tensor) -> str:
 
 
 def refuse_unusual(network: nn.Module) -> None:
-    """Refuse parameters and buffers that a row cannot hold, which would lose a part of them or fail later.
+    """Raise if a parameter or buffer is of a kind that a row cannot contain.
 
     Raises:
-        UserError: one is complex, sparse, quantized or without numbers.
+        UserError: a parameter or buffer is complex, sparse, quantized, nested or without values.
     """
-    for what, tensors in (("parameter", network.named_parameters()), ("buffer", network.named_buffers())):
+    for kind, tensors in (("parameter", network.named_parameters()), ("buffer", network.named_buffers())):
         for name, tensor in tensors:
-            if why := unusual(tensor):
+            if adjective := unusual(tensor):
                 raise UserError(
-                    f"model.network {type(network).__name__}: {what} '{name}' is {why}; models are exchanged as dense "
-                    "real numbers, so keep it as such (a complex one as torch.view_as_real has it)"
+                    f"model.network {type(network).__name__}: {kind} '{name}' is {adjective}; models are exchanged as "
+                    "dense real numbers, so keep it as such (a complex one as torch.view_as_real has it)"
                 )

@@ -1,4 +1,4 @@
-"""The number by which models are compared: its name, its direction and its unit, as a run folder says them."""
+"""The score of a task: its name, its direction and its unit in files, tables and charts."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ _WORDS = {
     },
     **{"rmse": "RMSE", "mse": "MSE", "mae": "MAE", "r2": "R²", "f1": "F1"},
 }
-"""What people call numbers whose columns are named otherwise."""
+"""Names for readers of scores whose columns have other names."""
 
 _ERRORS, _SHARES = (
     {"rmse", "mse", "mae", "perplexity"},
     {"acc", "token_acc", "label_acc", "subset_acc", "micro_f1", "macro_f1", "f1"},
 )
-"""Of the numbers of shipped tasks: those of which less is better, and those that are shares."""
+"""Names of the shipped tasks' numbers for which lower is better, and of those that are shares."""
 
 
 class Judged(Protocol):
-    """A task, of which this much is read here: commands that only read files load no torch for it."""
+    """The attributes of a task that are used here, so that commands that only read files need not import torch."""
 
     @property
     def score(self) -> str:
-        """Name of the number that decides."""
+        """Name of the number that compares models."""
 
     @property
     def higher_is_better(self) -> bool:
-        """Its direction."""
+        """True if a higher score is better."""
 
     @property
     def percent(self) -> bool:
-        """Whether it is a share from 0 to 1."""
+        """True if the score is a share from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A task's score, as files, tables and charts write it; without arguments that of classes.
+    """A task's score, as files, tables and charts write it; by default the accuracy of a classification.
 
     Attributes:
-        task: the task's class.
-        name: in columns, `test_<name>`.
-        higher_is_better: whether a higher score is the better one.
-        percent: whether it is a share, shown in percent.
+        task: name of the task's class.
+        name: name of the score in columns, `test_<name>`.
+        higher_is_better: True if a higher score is better.
+        percent: True if the score is a share from 0 to 1, shown in percent.
     """
 
     task: str = "Classification"
@@ -66,31 +66,27 @@ class Score:
 
     @classmethod
     def of(cls, task: Judged) -> Score:
-        """Make the score of a task.
-
-        Args:
-            task: of a run.
-        """
+        """Create the score of a task."""
         return cls(type(task).__name__, task.score, task.higher_is_better, task.percent)
 
     @classmethod
     def of_columns(cls, columns: Iterable[str]) -> Score:
-        """Tell the score of a run without a summary from its columns: that of classes where they do not say.
+        """Infer the score of a run without a summary from its columns; by default the accuracy.
 
         Args:
-            columns: of metrics.csv.
+            columns: names of the columns of metrics.csv.
 
         Examples:
             >>> Score.of_columns(["round", "test_rmse", "test_rmse_worst10"]).higher_is_better
             False
         """
-        found = (re.fullmatch(r"test_(\w+)_worst10", name) for name in columns)
-        name = next((match[1] for match in found if match), "acc")
+        matches = (re.fullmatch(r"test_(\w+)_worst10", name) for name in columns)
+        name = next((match[1] for match in matches if match), "acc")
         return cls() if name == "acc" else cls("", name, name not in _ERRORS, name in _SHARES)
 
     @classmethod
     def read(cls, summary: Mapping[str, Any]) -> Score:
-        """Read the score of a run from its summary; that of classes where the summary does not say.
+        """Read the score of a run from its summary; by default the accuracy.
 
         Args:
             summary: content of summary.json.
@@ -106,13 +102,13 @@ class Score:
         return cls(str(about.get("name", "")), str(about["score"]), higher, percent)
 
     def as_entry(self) -> dict[str, Any]:
-        """Return what summary.json says of it."""
+        """Return the entry `task` of summary.json."""
         about = {"name": self.task, "score": self.name}
         return {**about, "higher_is_better": self.higher_is_better, "percent": self.percent}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of metrics.csv that are in its unit, with its direction."""
+        """The columns of metrics.csv that have the unit and the direction of the score."""
         plain = [f"{split}_{self.name}" for split in ("val", "test", "global_test", "merged_test")]
         return (
             *plain,
@@ -120,32 +116,32 @@ class Score:
         )
 
     def is_share(self, column: str) -> bool:
-        """Tell whether a column of an evaluation is a share, or a spread of shares in the same unit.
+        """Return True if a column of an evaluation is a share, or a spread of shares in the same unit.
 
         Args:
-            column: of metrics.csv.
+            column: name of a column of metrics.csv.
 
         Examples:
             >>> [Score().is_share(name) for name in ("test_acc_std", "val_f1", "test_acc_variance", "test_loss")]
             [True, True, False, False]
         """
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(?:val|test|global_test|merged_test)_(\w+?)(?:_(?:std|best10|worst10|adversaries))?", column
         )
-        return found is not None and (found[1] in _SHARES or (self.percent and found[1] == self.name))
+        return match is not None and (match[1] in _SHARES or (self.percent and match[1] == self.name))
 
     @property
     def block(self) -> str:
-        """Where summary.json has the numbers of the score: `test_accuracy`, or `test_score`."""
+        """The key of summary.json for the numbers of the score, `test_accuracy` or `test_score`."""
         return "test_accuracy" if self.name == "acc" else "test_score"
 
     @property
     def prefix(self) -> str:
-        """How four of the names in that block begin: `acc_last` is an accuracy, `last` another score."""
+        """The prefix of four names in that block, for example in `acc_last` for an accuracy, otherwise `last`."""
         return "acc_" if self.name == "acc" else ""
 
     def numbers(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the numbers of the score in a summary, an accuracy's too by the names without prefix.
+        """Return the numbers of the score in a summary, by their names without prefix.
 
         Args:
             summary: content of summary.json.
@@ -158,26 +154,26 @@ class Score:
 
     @property
     def label(self) -> str:
-        """What people call it: `accuracy`, `RMSE`; a name without a word of its own has spaces in it."""
+        """The name for readers, for example `accuracy` or `RMSE`; other names have spaces instead of underscores."""
         return _WORDS.get(self.name, self.name.replace("_", " "))
 
     @property
     def short(self) -> str:
-        """Its name, with spaces in it, for lines without room."""
+        """The short name with spaces instead of underscores, for narrow lines."""
         return self.name.replace("_", " ")
 
     @property
     def factor(self) -> float:
-        """Times this, it has the unit of tables and charts: 100 for a share, 1 for what has a unit of its own."""
+        """The factor to the unit of tables and charts: 100 for a share, otherwise 1."""
         return 100.0 if self.percent else 1.0
 
     @property
     def unit(self) -> str:
-        """What follows a number times `factor`."""
+        """The unit after a number that was multiplied by `factor`."""
         return " %" if self.percent else ""
 
     def merit(self, value: float) -> float:
-        """Return a number of which more is better: the score, or its negative."""
+        """Return the score, negated if a lower score is better, so that a higher merit is always better."""
         return value if self.higher_is_better else -value
 
     @property
@@ -187,7 +183,7 @@ class Score:
 
     @property
     def field(self) -> str:
-        """What the numbers of a chart are called: `accuracy`, or the score's name."""
+        """The name of a chart's numbers: `accuracy`, or the score's name."""
         return "accuracy" if self.name == "acc" else self.name
 
     @property
@@ -197,44 +193,44 @@ class Score:
 
     @property
     def format(self) -> str:
-        """How charts write a number, in the language of d3."""
+        """The format of numbers in charts, in d3's notation."""
         return ".1f" if self.percent else ".4~g"
 
-    def number(self, value: float, beside: float | None = None) -> str:
-        """Write a number of a table or a chart, without its unit.
+    def number(self, value: float, reference: float | None = None) -> str:
+        """Format a number of a table or a chart, without its unit.
 
         Args:
-            value: not times `factor`.
-            beside: the number that it stands beside, as a deviation does: it has as many digits after the point.
+            value: the number, not multiplied by `factor`.
+            reference: a number whose digits after the point are used, for example the mean if `value` is a deviation.
 
         Examples:
             >>> Score().number(0.92149), Score("Regression", "rmse", False, False).number(54.12345)
             ('92.1', '54.1')
-            >>> Score("Regression", "rmse", False, False).number(0.08012, beside=54.12345)
+            >>> Score("Regression", "rmse", False, False).number(0.08012, reference=54.12345)
             '0.1'
         """
         if self.percent:
             return f"{100 * value:.1f}"
-        if beside is None or not math.isfinite(beside) or not math.isfinite(value):
+        if reference is None or not math.isfinite(reference) or not math.isfinite(value):
             return significant(value, 3)
-        return f"{value:.{len(significant(abs(beside), 3).partition('.')[2])}f}"
+        return f"{value:.{len(significant(abs(reference), 3).partition('.')[2])}f}"
 
-    def signed(self, value: float, beside: float | None = None) -> str:
-        """Write a difference of two scores with its sign, without its unit.
+    def signed(self, value: float, reference: float | None = None) -> str:
+        """Format a difference of two scores with its sign, without its unit.
 
         Args:
-            value: not times `factor`.
-            beside: see `number`.
+            value: the difference, not multiplied by `factor`.
+            reference: a number whose digits after the point are used; see `number`.
 
         Examples:
             >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25)
             ('−1.2', '+0.250')
         """
-        text = self.number(abs(value), beside)
+        text = self.number(abs(value), reference)
         return f"{'−' if value < 0 else '+'}{text}"
 
     def distance(self, value: float) -> str:
-        """Write the size of a difference, in points where the score is a share.
+        """Format the absolute value of a difference, in points if the score is a share.
 
         Examples:
             >>> Score().distance(-0.0123), Score("Regression", "rmse", False, False).distance(0.25)
@@ -243,10 +239,10 @@ class Score:
         return f"{self.number(abs(value))}{' points' if self.percent else ''}"
 
     def text(self, value: float) -> str:
-        """Write a number for a terminal: a share in percent, others with four significant digits.
+        """Format a number for a terminal: a share in percent, others with four significant digits.
 
         Args:
-            value: not times `factor`.
+            value: the number, not multiplied by `factor`.
 
         Examples:
             >>> Score().text(0.92149), Score("Regression", "rmse", False, False).text(54.12345)
@@ -258,11 +254,11 @@ class Score:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, as a decimal fraction where that is short.
+    """Format a number with some significant digits, as a decimal fraction unless that would be long.
 
     Args:
-        value: any.
-        digits: 1 or more.
+        value: the number; it may be infinite or NaN.
+        digits: number of significant digits, 1 or more.
 
     Examples:
         >>> significant(2.0), significant(1234.56), significant(0.00012345), significant(0.0)

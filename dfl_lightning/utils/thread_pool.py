@@ -1,7 +1,7 @@
-"""Independent pieces of work on several threads: who does which piece never shows in a result.
+"""Independent pieces of work on several threads; results do not depend on the number of threads.
 
-Each worker computes with one intra-op thread. Splitting the work ourselves is faster than OpenMP inside every small
-operation, does not collapse on a busy machine, and keeps the order of every sum.
+Each worker computes with one intra-op thread. This is faster than OpenMP inside many small operations, does not become
+much slower on a busy machine, and keeps the order of all sums.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PULSE = 0.1
-"""Seconds between two looks at the caller's `between` while pieces of work are under way."""
+"""Seconds between two calls of the caller's `between` while pieces of work are running."""
 
 
 class Abandoned(Exception):
-    """Raised inside a piece of work whose results are no longer needed."""
+    """The results of a piece of work are no longer needed; raised inside this piece."""
 
 
 class Workers:
-    """As many threads as torch would have used; see `workers`.
+    """A pool of threads, as many as torch would use; see `workers`.
 
     Args:
-        threads: how many pieces of work run at once.
+        threads: number of pieces of work that run at the same time.
     """
 
     def __init__(self, threads: int) -> None:
@@ -40,10 +40,10 @@ class Workers:
         self._stopped = threading.Event()
 
     def check(self) -> None:
-        """To be called regularly by a long piece of work.
+        """Raise if the results are no longer needed; long pieces of work call this regularly.
 
         Raises:
-            Abandoned: the caller has given up.
+            Abandoned: the call of `map` has failed.
         """
         if self._stopped.is_set():
             raise Abandoned
@@ -55,16 +55,16 @@ class Workers:
         done: Callable[[int, R], Any] = lambda index, result: None,
         between: Callable[[], Any] = lambda: None,
     ) -> list[R]:
-        """`[work(item) for item in items]`, several at a time; items are begun in their order.
+        """Compute `[work(item) for item in items]` with several items at a time, started in their order.
 
         Args:
-            work: runs in any thread.
-            items: put the longest first.
+            work: function that is called in any thread.
+            items: the items; put those with the longest work first.
             done: called in the calling thread with (index, result), in the order in which pieces end.
-            between: called in the calling thread after each piece and every `PULSE` seconds; may raise to give up.
+            between: called in the calling thread after each piece and every `PULSE` seconds; it may raise to give up.
 
         Raises:
-            Exception: whatever `work`, `done` or `between` raises, after the running pieces have ended.
+            Exception: any error of `work`, `done` or `between`, after the running pieces have ended.
         """
         if self.threads == 1 or len(items) <= 1:
             return self._in_turn(work, items, done, between)
@@ -97,18 +97,18 @@ class Workers:
 
 
 def _settle() -> None:
-    torch.set_num_threads(1)  # OpenMP counts per thread: a new one would start with the machine's number
+    torch.set_num_threads(1)  # OpenMP has this setting for each thread; the default is the machine's number of cores
 
 
 @contextmanager
 def workers(most: int | None = None) -> Iterator[Workers]:
-    """Share work out over torch's number of threads (`OMP_NUM_THREADS`), each computing with a single one.
+    """Yield as many workers as torch has threads (`OMP_NUM_THREADS`); each worker computes with a single thread.
 
-    Inside, torch works with one intra-op thread, so that sums do not depend on the machine; a nested call gets a
+    Inside the block, torch uses one intra-op thread, so that sums do not depend on the machine. A nested call yields a
     single worker.
 
     Args:
-        most: at most so many workers.
+        most: largest number of workers.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -119,12 +119,12 @@ def workers(most: int | None = None) -> Iterator[Workers]:
 
 
 def keep_to_own_cores(processes: int = 1) -> None:
-    """Leave torch no more threads than this process has cores, unless OMP_NUM_THREADS says how many it is to have.
+    """Limit torch's threads to the cores that this process may use, unless OMP_NUM_THREADS is set.
 
-    Torch's own number is that of the machine's cores, also where others use most of them.
+    By default torch uses as many threads as the machine has cores, even if other processes use most of these.
 
     Args:
-        processes: of the run on this machine.
+        processes: number of processes of the run on this machine.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), cores(processes)))

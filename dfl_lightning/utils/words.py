@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Formats of numbers, times and lists of names for readers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things for people.
+    """Format a number of things.
 
     Args:
-        number: how many there are.
-        what: one of them, a noun in the singular.
+        number: number of things.
+        what: a noun in the singular.
 
     Examples:
         >>> counted(1, "cell"), counted(2, "cell")
@@ -20,7 +20,7 @@ def counted(number: int, what: str) -> str:
 
 
 def enumerated(names: Sequence[str]) -> str:
-    """Names in a sentence.
+    """Join names for a sentence.
 
     Examples:
         >>> enumerated(["A"]), enumerated(["A", "B"]), enumerated(["A", "B", "C"])
@@ -30,10 +30,10 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 def nth_round(index: int) -> str:
-    """Name a round as people count rounds, from 1; files and Python count from 0.
+    """Name a round, counted from 1 for readers; files and Python count from 0.
 
     Args:
-        index: of the round, 0-based.
+        index: index of the round, counted from 0.
 
     Examples:
         >>> nth_round(0)
@@ -43,7 +43,7 @@ def nth_round(index: int) -> str:
 
 
 def as_time(seconds: float) -> str:
-    """Seconds for people.
+    """Format seconds as minutes, hours and days.
 
     Examples:
         >>> as_time(75), as_time(3 * 3600 + 120), as_time(100 * 3600)
@@ -57,7 +57,7 @@ def as_time(seconds: float) -> str:
 
 
 def as_percent(share: float) -> str:
-    """An accuracy, or another share, for people.
+    """Format an accuracy, or another share from 0 to 1, in percent.
 
     Examples:
         >>> as_percent(0.9398), as_percent(1.0)
@@ -67,7 +67,7 @@ def as_percent(share: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is only estimated, in the unit that suits it.
+    """Format an estimated time in seconds, minutes or hours.
 
     Examples:
         >>> about(0.3), about(48), about(300), about(2 * 3600 + 1800)

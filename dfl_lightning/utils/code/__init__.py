@@ -1,1 +1,1 @@
-"""Code of users and constructors: recorded, hashed, located; imports put off."""
+"""Helpers for users' code (its source, its place in errors), constructors' arguments, and postponed imports."""

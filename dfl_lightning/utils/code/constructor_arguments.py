@@ -1,4 +1,4 @@
-"""The constructor's arguments of an object, recorded when it is made, so that a run can write them into its config."""
+"""Recording of the arguments of an object's constructor, so that a run can write them into its config."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _NAME = "_constructor_arguments"
 
 
 class Arguments:
-    """The arguments that an object was made with.
+    """The constructor's arguments of an object, and attributes that were assigned later.
 
     Args:
-        values: by name, defaults included.
+        values: arguments by name, defaults included.
 
     Attributes:
-        made: plain attributes when the constructor was done, by name.
-        assigned: those that were assigned other values before a run.
+        made: attributes of plain types at the end of the constructor, by name.
+        assigned: those of them that had other values before a run.
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ class Arguments:
 
 
 class RecordsArguments:
-    """A base whose subclasses record their constructor's arguments, those that a user writes included."""
+    """A base class whose subclasses, users' own included, record the arguments of their constructors."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Wrap the constructor that a subclass defines."""
@@ -40,51 +40,50 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def note_assigned(thing: Any) -> None:
-    """Note the attributes of an object that were assigned after its constructor, before a run changes others.
+    """Record the attributes of an object that a user has assigned after its constructor.
+
+    It is called before a run, which changes attributes too.
 
     Args:
         thing: a policy, an objective, or data.
     """
-    found = getattr(thing, "__dict__", {}).get(_NAME)
-    if found is not None:
+    recorded = getattr(thing, "__dict__", {}).get(_NAME)
+    if recorded is not None:
         now = _plain_attributes(thing)
-        found.assigned = {name: now[name] for name, value in found.made.items() if name in now and now[name] != value}
+        changed = {name: now[name] for name, value in recorded.made.items() if name in now and now[name] != value}
+        recorded.assigned = changed
 
 
 def assigned_to(thing: Any) -> dict[str, Any]:
-    """Return what `note_assigned` has noted, by attribute.
-
-    Args:
-        thing: an object.
-    """
-    found = getattr(thing, "__dict__", {}).get(_NAME)
-    return {} if found is None else dict(found.assigned)
+    """Return the values that `note_assigned` has recorded, by attribute."""
+    recorded = getattr(thing, "__dict__", {}).get(_NAME)
+    return {} if recorded is None else dict(recorded.assigned)
 
 
 def _plain_attributes(thing: Any) -> dict[str, Any]:
+    """Return the public attributes of an object that are numbers, texts or None, by name."""
     return {name: value for name, value in vars(thing).items() if name[0] != "_" and isinstance(value, _PLAIN)}
 
 
 def arguments_of(thing: Any) -> dict[str, Any] | None:
-    """Return the constructor's arguments of an object; None where they were not recorded.
+    """Return the constructor's arguments of an object, with values that were assigned later.
 
-    Args:
-        thing: an object. One of a class without a constructor of its own has no arguments.
+    They are empty if no class of the object defines a constructor, and None if they were not recorded.
     """
-    found = getattr(thing, "__dict__", {}).get(_NAME)
-    if found is not None:
-        return {name: found.assigned.get(name, value) for name, value in found.values.items()}
-    without = isinstance(thing, RecordsArguments) and not any(
+    recorded = getattr(thing, "__dict__", {}).get(_NAME)
+    if recorded is not None:
+        return {name: recorded.assigned.get(name, value) for name, value in recorded.values.items()}
+    has_no_constructor = isinstance(thing, RecordsArguments) and not any(
         "__init__" in vars(base) for base in type(thing).__mro__ if issubclass(base, RecordsArguments)
     )
-    return {} if without else None
+    return {} if has_no_constructor else None
 
 
 def record(thing: Any, given: dict[str, Any]) -> None:
-    """Record the arguments of an object whose constructor is not wrapped.
+    """Record the arguments of an object whose class is not a `RecordsArguments`; its constructor begins with this.
 
     Args:
-        thing: the object, at the beginning of its constructor.
+        thing: the object.
         given: the constructor's local variables.
     """
     values = {name: value for name, value in given.items() if name not in ("self", "__class__", "kwargs")}
@@ -92,17 +91,18 @@ def record(thing: Any, given: dict[str, Any]) -> None:
 
 
 def _recording(constructor: Any) -> Any:
+    """Wrap a constructor so that it records its arguments."""
     signature = inspect.signature(constructor)
     variadic = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
 
     @functools.wraps(constructor)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        outermost = _NAME not in self.__dict__  # else a subclass calls its parent's constructor
+        outermost = _NAME not in self.__dict__  # otherwise a subclass has called its parent's constructor
         if outermost:
             try:
                 bound = signature.bind(self, *args, **kwargs)
             except TypeError:
-                constructor(self, *args, **kwargs)  # raises with Python's own words
+                constructor(self, *args, **kwargs)  # it raises with Python's own message
                 return
             bound.apply_defaults()
             values = dict(list(bound.arguments.items())[1:])

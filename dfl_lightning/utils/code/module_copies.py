@@ -1,4 +1,4 @@
-"""Copies of a plain network that are trained in its place, and what a copy would lose."""
+"""Copies of a user's network, and checks for hooks and parameters that a copy would not keep."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 
 def copy_of(network: nn.Module) -> nn.Module:
-    """A copy with parameters, buffers, layers and module hooks of its own.
+    """Copy a network with its parameters, buffers, layers and module hooks.
 
-    What `copy.deepcopy` refuses or gets wrong is put right: a tensor that a hook computed and left on its layer (as
-    torch's old `weight_norm` and `prune` do) is copied without its history, for the next pass computes it again;
-    parameters of a copied `torch.jit.script` layer become leaves of the graph, as they were.
+    Two cases that `copy.deepcopy` refuses or gets wrong are handled. A tensor that a hook has computed and stored in
+    its layer (as torch's old `weight_norm` and `prune` do) is copied without its history, since the next pass computes
+    it again. Parameters of a copied `torch.jit.script` layer become leaves of the graph again.
 
     Raises:
-        UserError: the network holds something that cannot be copied.
+        UserError: the network contains something that cannot be copied.
     """
     computed = {
         id(value): value.detach().clone()
@@ -29,10 +29,10 @@ def copy_of(network: nn.Module) -> nn.Module:
         if isinstance(value, Tensor) and not value.is_leaf
     }
     try:
-        copied = copy.deepcopy(network, computed)  # what is in the memo counts as copied
-    except Exception as error:  # whatever a user's object can raise
+        copied = copy.deepcopy(network, computed)  # deepcopy takes objects of its memo for copied
+    except Exception as error:  # a user's objects may raise any error
         if is_out_of_memory(error):
-            raise  # which says nothing about the network
+            raise  # a lack of memory is no fault of the network
         raise UserError(
             f"model.network {type(network).__name__} cannot be copied, and each client needs a copy "
             f"({reason(error)}); make what its layers keep copyable, or leave it outside of the network"
@@ -44,10 +44,10 @@ def copy_of(network: nn.Module) -> nn.Module:
 
 
 def refuse_gradient_hooks(network: nn.Module) -> None:
-    """Refuse hooks on parameters: copies do not have them, so that they would be ignored.
+    """Raise if a parameter has a gradient hook, which copies do not keep, so that it would be ignored.
 
     Raises:
-        UserError: names the parameter.
+        UserError: a parameter has a hook; the message names it.
     """
     for name, parameter in network.named_parameters():
         hooks = {
@@ -64,7 +64,7 @@ def refuse_gradient_hooks(network: nn.Module) -> None:
 
 
 def computed_parameter(layer: nn.Module) -> str:
-    """The name of what one of torch's hooks computes on a layer before each pass, `weight` for example; or nothing."""
+    """Return the name of the parameter, for example `weight`, that a hook of torch computes before each pass; or ''."""
     for hook in layer._forward_pre_hooks.values():
         if isinstance(hook, BasePruningMethod):
             return hook._tensor_name
@@ -74,7 +74,7 @@ def computed_parameter(layer: nn.Module) -> str:
 
 
 def pruning_masks(network: nn.Module) -> set[str]:
-    """Names of the buffers in which `torch.nn.utils.prune` keeps which parameters are there."""
+    """Return the names of the buffers that are masks of `torch.nn.utils.prune`."""
     return {
         f"{name}.{hook._tensor_name}_mask".removeprefix(".")
         for name, layer in network.named_modules()

@@ -1,4 +1,4 @@
-"""Imports that a library does eagerly for what few of its users need, put off until that is used."""
+"""Postponed imports: a library's imports that few of its users need are executed when they are used."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Union
 
 
 def import_without(package: str, others: Collection[str]) -> None:
-    """Import a package whose imports of some others are put off until it uses them.
+    """Import a package, but postpone its imports of some other packages until it uses them.
 
-    Only statements of the package's own modules are concerned, and only while it is imported: all other modules get the
-    others themselves. Where the package does with them what a `PutOff` cannot do, it is imported again with them.
+    Only import statements in the package's own modules are postponed, and only while the package is imported. If the
+    package uses the others in a way that a `PutOff` cannot support, it is imported again without postponing.
 
     Args:
-        package: nothing happens where it has been imported.
-        others: names of packages; those that are not installed are missing as ever.
+        package: name of the package; nothing happens if it has been imported already.
+        others: names of packages to postpone; those that are not installed raise as usual.
     """
     if package in sys.modules:
         return
@@ -27,7 +27,7 @@ def import_without(package: str, others: Collection[str]) -> None:
     try:
         with _imports_put_off(package, others):
             importlib.import_module(package)
-    except Exception:  # whatever it is: what is wrong with the package itself shows when it is imported as ever
+    except Exception:  # a fault of the package itself shows again in the import without postponing
         for name in set(sys.modules) - before:
             if _is_of(name, (package,)):
                 del sys.modules[name]
@@ -35,15 +35,15 @@ def import_without(package: str, others: Collection[str]) -> None:
 
 
 class PutOff:
-    """What an import would have given; it is made when it is used.
+    """A placeholder for an imported object, which is made at its first use.
 
-    Until the importing package is complete, its attributes and the results of calls are put off, too. It has no
-    attributes with two underscores so long.
+    Until the import of the importing package is complete, attributes and results of calls are placeholders too, and
+    attributes that begin with two underscores do not exist.
 
     Args:
-        text: what it stands for.
-        make: makes it; called once.
-        importing: not empty until the importing package is complete.
+        text: description of the object.
+        make: function that makes the object; called once.
+        importing: not empty until the import of the importing package is complete.
     """
 
     __slots__ = ("_importing", "_made", "_make", "_text")
@@ -52,44 +52,45 @@ class PutOff:
         for name, value in (("_text", text), ("_make", make), ("_importing", importing), ("_made", [])):
             object.__setattr__(self, name, value)
 
-    def _found(self) -> Any:
+    def _object(self) -> Any:
+        """Return the object; make it at the first call."""
         if not self._made:
             self._made.append(self._make())
         return self._made[0]
 
     def __getattr__(self, name: str) -> Any:
         if not self._importing:
-            return getattr(self._found(), name)
+            return getattr(self._object(), name)
         if name.startswith("__"):
             raise AttributeError(f"{self._text} is put off until it is used: its {name} is not known")
-        return PutOff(f"{self._text}.{name}", lambda: getattr(self._found(), name), self._importing)
+        return PutOff(f"{self._text}.{name}", lambda: getattr(self._object(), name), self._importing)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, or put that off, too."""
+        """Call the object, or return a placeholder for the result."""
         if not self._importing:
-            return self._found()(*args, **kwargs)
-        return PutOff(f"{self._text}(...)", lambda: self._found()(*args, **kwargs), self._importing)
+            return self._object()(*args, **kwargs)
+        return PutOff(f"{self._text}(...)", lambda: self._object()(*args, **kwargs), self._importing)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._found(), name, value)
+        setattr(self._object(), name, value)
 
     def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, self._found())
+        return isinstance(instance, self._object())
 
     def __subclasscheck__(self, subclass: type) -> bool:
-        return issubclass(subclass, self._found())
+        return issubclass(subclass, self._object())
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (self._found(),)
+        return (self._object(),)
 
     def __or__(self, other: Any) -> Any:
-        return Union[self, other]  # noqa: UP007  # the other form would ask this method again
+        return Union[self, other]  # noqa: UP007  # `self | other` would call this method again
 
     def __ror__(self, other: Any) -> Any:
         return Union[other, self]  # noqa: UP007
 
     def __dir__(self) -> list[str]:
-        return dir(self._found())
+        return dir(self._object())
 
     def __repr__(self) -> str:
         return f"<{self._text}, put off until it is used>"
@@ -97,6 +98,7 @@ class PutOff:
 
 @contextmanager
 def _imports_put_off(package: str, others: Collection[str]) -> Iterator[None]:
+    """Replace Python's import by one that postpones a package's imports of some others, for the time of a block."""
     plain, importing = builtins.__import__, [package]
     installed = [other for other in others if find_spec(other) is not None]
 

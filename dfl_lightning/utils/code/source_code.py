@@ -1,7 +1,7 @@
-"""The source of code that belongs to no installed package: found, hashed, kept and compared.
+"""The source of a user's own code, which belongs to no installed package: search, hashes, copies and comparison.
 
-A run depends on the user's own classes as much as on its settings. Their modules, and those that these import, are
-named by a hash of their source, so that another version of a class is not taken for the same.
+A run depends on the user's own classes as much as on its settings. Their modules, and all modules that these import,
+are identified by a hash of their source, so that another version of a class is not taken for the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import ModuleType
 from dfl_lightning.utils.code.users_files import is_users_file
 
 UNKNOWN = "unknown"
-"""In the place of a hash, where there is no source. It equals nothing, not even itself."""
+"""Value instead of a hash if there is no source; comparisons take it for different from all hashes, itself included."""
 
 LIBRARIES = frozenset({"dfl_lightning", "lightning", "networkx", "numpy", "torch", "torchmetrics", "torchvision"})
-"""Packages that are never a user's own code, wherever they are installed; a run keeps their versions."""
+"""Packages that are never a user's own code, wherever they are installed; a run records their versions."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ModuleSource:
     """The source of one module.
 
     Attributes:
-        sha256: of its bytes, in hexadecimal; `UNKNOWN` where there is no source.
-        file: where a folder of sources has it, such as `pkg/a.py`.
-        content: its text; None where there is none to keep.
-        why: a sentence for the user, where a source should be known and is not.
+        sha256: hash of the source's bytes, in hexadecimal; `UNKNOWN` if there is no source.
+        file: path in a folder of sources, such as `pkg/a.py`.
+        content: the source; None if there is none to save.
+        why: a sentence for the user if the source should be known and is not.
     """
 
     sha256: str
@@ -43,18 +43,18 @@ class ModuleSource:
 
 
 def hashes_of(sources: Mapping[str, ModuleSource]) -> dict[str, str]:
-    """Return what a config says of sources: the hash of each module, by its name."""
+    """Return the hash of each module by its name, as a config records it."""
     return {name: sources[name].sha256 for name in sorted(sources)}
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """List the modules of both that are not known to be the same.
+    """List the modules of both runs whose sources differ or are unknown.
 
-    A module that only one of them has belongs to a class that only one of them uses, which the settings say.
+    A module of only one run belongs to a class that only this run uses, which the settings show.
 
     Args:
-        before: hashes by module, of an earlier run.
-        now: likewise, of the present code.
+        before: hashes by module of an earlier run.
+        now: hashes by module of the present code.
 
     Examples:
         >>> differing({"mine": "a1", "nets": "b2"}, {"mine": "a1", "nets": "c3", "new": "d4"})
@@ -67,40 +67,40 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def find_sources(modules: Iterable[str], places: Sequence[str] | None = None) -> dict[str, ModuleSource]:
-    """Find the sources of modules and of all that they import, without importing anything.
+    """Find the sources of modules and of all modules that they import, without importing anything.
 
     Args:
-        modules: their names.
-        places: folders to look in, in the order of `sys.path`. None: modules of this process are where it has found
-            them, and `sys.path` decides about the others.
+        modules: names of the modules.
+        places: folders to search, in the order of `sys.path`. None: modules that this process has imported are found in
+            their files, and others by `sys.path`.
 
     Returns:
-        By name, without modules that are installed, built in, or not there.
+        The sources by module, without modules that are installed, built in, or missing.
     """
-    found: dict[str, ModuleSource] = {}
-    looked_at: set[str] = set()
+    sources: dict[str, ModuleSource] = {}
+    visited: set[str] = set()
     left = list(modules)
     while left:
         name = left.pop()
-        if name in looked_at or name.partition(".")[0] in LIBRARIES:
+        if name in visited or name.partition(".")[0] in LIBRARIES:
             continue
-        looked_at.add(name)
+        visited.add(name)
         left += _parents(name)
         file, is_package = _file_of(name, places)
         if file is None or not is_users_file(file):
             continue
-        found[name] = source = _read(name, file, is_package)
+        sources[name] = source = _read(name, file, is_package)
         package = name if is_package else name.rpartition(".")[0]
         left += _imported(source.content or b"", package)
-    return found
+    return sources
 
 
 def write_sources(folder: Path, sources: Mapping[str, ModuleSource]) -> None:
-    """Write sources below a folder, a file each.
+    """Write sources below a folder, one file for each module.
 
     Args:
-        folder: is made where a source is written.
-        sources: by module.
+        folder: the folder, which is made if there is a source to write.
+        sources: the sources by module.
     """
     for source in sources.values():
         if source.content is None:
@@ -111,52 +111,52 @@ def write_sources(folder: Path, sources: Mapping[str, ModuleSource]) -> None:
 
 
 def is_kept(folder: Path, sources: Mapping[str, ModuleSource]) -> bool:
-    """Tell whether a folder of sources has these, and no others.
+    """Return True if a folder of sources has exactly these sources.
 
     Args:
-        folder: as `write_sources` has filled it.
-        sources: by module.
+        folder: a folder that `write_sources` has filled.
+        sources: the sources by module.
     """
-    here = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    return here == {source.file: source.content for source in sources.values() if source.content is not None}
+    files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return files == {source.file: source.content for source in sources.values() if source.content is not None}
 
 
 def source_of(name: str, content: bytes, is_package: bool = False) -> ModuleSource:
-    """Make a source of what a module's file says.
+    """Create a `ModuleSource` from the content of a module's file.
 
     Args:
-        name: of the module.
-        content: of its file.
-        is_package: whether it is the `__init__.py` of a package.
+        name: name of the module.
+        content: content of its file.
+        is_package: True if the file is the `__init__.py` of a package.
     """
-    return ModuleSource(hashlib.sha256(content).hexdigest(), _place(name, is_package), content)
+    return ModuleSource(hashlib.sha256(content).hexdigest(), _path_in_folder(name, is_package), content)
 
 
 def _read(name: str, file: Path, is_package: bool) -> ModuleSource:
     try:
         content = file.read_bytes()
     except OSError as error:
-        return ModuleSource(UNKNOWN, _place(name, is_package), None, f"{file} cannot be read ({error.strerror})")
+        path = _path_in_folder(name, is_package)
+        return ModuleSource(UNKNOWN, path, None, f"{file} cannot be read ({error.strerror})")
     if file.suffix == ".py":
         return source_of(name, content, is_package)
-    return ModuleSource(
-        hashlib.sha256(content).hexdigest(), _place(name, is_package)
-    )  # compiled: its bytes are its source
+    # Of a compiled module, the bytes of the file are hashed, and nothing is saved.
+    return ModuleSource(hashlib.sha256(content).hexdigest(), _path_in_folder(name, is_package))
 
 
-def _place(name: str, is_package: bool) -> str:
+def _path_in_folder(name: str, is_package: bool) -> str:
     return "/".join(name.split(".")) + ("/__init__.py" if is_package else ".py")
 
 
 def _parents(name: str) -> Iterator[str]:
-    """Name the packages that a module is in, which are imported with it."""
+    """Yield the names of the packages that contain a module, which are imported with it."""
     parts = name.split(".")
     yield from (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
-# --- where a module is ------------------------------------------------------------------------------------------------
+# --- search for modules -----------------------------------------------------------------------------------------------
 def _file_of(name: str, places: Sequence[str] | None) -> tuple[Path | None, bool]:
-    """Find a module's file, and whether it is a package; no file where there is no such module, or none in a file."""
+    """Find a module's file, None if there is none; the second value is True if the module is a package."""
     module = sys.modules.get(name) if places is None else None
     if module is not None:
         return file_of_module(module), hasattr(module, "__path__")
@@ -167,24 +167,24 @@ def _file_of(name: str, places: Sequence[str] | None) -> tuple[Path | None, bool
 
 
 def file_of_module(module: ModuleType) -> Path | None:
-    """Return the file of an imported module; None where it has none, as in a notebook."""
+    """Return the file of an imported module; None if it has none, as in a notebook."""
     file = getattr(module, "__file__", None)
     return None if file is None else Path(file).absolute()
 
 
 def _spec_of(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    """Look for a module as `import` does, but import none of the packages that it is in."""
+    """Search for a module as `import` does, but without importing the packages that contain it."""
     parts, path, spec = name.split("."), list(places), None
     for length in range(1, len(parts) + 1):
-        spec = _found(".".join(parts[:length]), path, is_top=length == 1)
+        spec = _find_spec(".".join(parts[:length]), path, is_top=length == 1)
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or [])
     return spec
 
 
-def _found(name: str, path: Sequence[str], is_top: bool) -> ModuleSpec | None:
-    """Ask Python's finders; those that know installed packages by other means than a path are asked for top names."""
+def _find_spec(name: str, path: Sequence[str], is_top: bool) -> ModuleSpec | None:
+    """Ask Python's finders for a module; only for top-level names all of them, as some find packages without a path."""
     for finder in sys.meta_path if is_top else (PathFinder,):
         spec = finder.find_spec(name, path if finder is PathFinder else None)
         if spec is not None:
@@ -192,25 +192,28 @@ def _found(name: str, path: Sequence[str], is_top: bool) -> ModuleSpec | None:
     return None
 
 
-# --- what a module imports --------------------------------------------------------------------------------------------
+# --- imports of a module ----------------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=512)
 def _imported(content: bytes, package: str) -> tuple[str, ...]:
-    """Name what a source may import, without Python's own modules: `from a import b` may mean a module `a.b`."""
+    """Return the names of modules that a source may import, without Python's own.
+
+    For `from a import b` these are `a` and `a.b`, as `b` may be a module.
+    """
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError):  # whoever imports it is told
+    except (SyntaxError, ValueError):  # Python reports the error when the module is imported
         return ()
-    found: list[str] = []
+    names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (base := _base(node, package)):
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
-    return tuple(name for name in dict.fromkeys(found) if name.partition(".")[0] not in sys.stdlib_module_names)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
+    return tuple(name for name in dict.fromkeys(names) if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
-    """Name the module that `from … import` is about; empty where its dots lead out of the package."""
+    """Return the full name of the module in `from … import`; empty if its dots lead out of the package."""
     if not node.level:
         return node.module or ""
     parts = package.split(".") if package else []

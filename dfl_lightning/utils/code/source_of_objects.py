@@ -1,7 +1,7 @@
 """The sources of objects, classes and functions of this process, those of notebooks included.
 
-A class of a file is as its file says, if the file still is what Python has read. A class that was typed into a notebook
-has no file: its own lines are its source, with those of whatever they name there.
+The source of a class in a file is the file, if it has not changed since Python has read it. The source of a class that
+was typed into a notebook consists of its own lines and those of all names of the notebook that they use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dfl_lightning.utils.code.source_code import (
 from dfl_lightning.utils.code.users_files import is_users_file
 
 _MOST_OBJECTS = 50_000
-"""Objects that are looked into: a bound for data sets that are lists of samples."""
+"""Largest number of objects that are searched, which bounds the time for data sets that are lists of samples."""
 
 _PLAIN = (
     str,
@@ -50,26 +50,26 @@ _PLAIN = (
     np.ndarray,
 )
 _NOT_FOLLOWED = ("trainer", "_trainer", "fabric", "_fabric")
-"""Attributes that lead from a part of a run to the whole of it."""
+"""Attributes that refer from a part of a run to the whole run."""
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None), tuple)
 
 
 def sources_of(things: Iterable[Any]) -> dict[str, ModuleSource]:
-    """Find the sources of the classes and functions that things are, or are made of.
+    """Find the sources of classes and functions, and of those that objects consist of.
 
     Args:
-        things: objects, which are looked into; classes; functions.
+        things: classes, functions, and objects, whose attributes and items are searched.
 
     Returns:
-        By module, those of the modules that these import included; nothing of installed packages. A module whose source
-        is not known, or is no longer what Python has read, has the hash `UNKNOWN`.
+        Sources by module, with those of the modules that these import, without installed packages. If the source of a
+        module is not known, or its file has changed since Python has read it, the hash is `UNKNOWN`.
     """
     modules: set[str] = set()
     typed: dict[str, list[Any]] = {}  # classes and functions without a file, by module
     definitions = list(_definitions(things))
     for definition in definitions:
         _sort(definition, modules, typed)
-    lines = {name: _typed_source(name, found, modules) for name, found in sorted(typed.items())}
+    lines = {name: _typed_source(name, members, modules) for name, members in sorted(typed.items())}
     sources = {**find_sources(sorted(modules)), **lines}
     for name, source in sources.items():
         if source.content is not None and name not in lines and _is_outdated(name, source.content, definitions):
@@ -80,13 +80,13 @@ def sources_of(things: Iterable[Any]) -> dict[str, ModuleSource]:
     return dict(sorted(sources.items()))
 
 
-# --- which classes and functions --------------------------------------------------------------------------------------
+# --- search in objects ------------------------------------------------------------------------------------------------
 def _definitions(things: Iterable[Any]) -> Iterator[Any]:
-    """Walk through objects; yields classes, their bases included, and functions, each once."""
-    seen: dict[int, Any] = {}  # the objects are kept, so that no other one gets the same id
+    """Search objects for classes, their bases included, and functions; yield each once."""
+    seen: dict[int, Any] = {}  # it refers to the objects, so that no other object gets the same id
     left = deque(things)
     while left and len(seen) < _MOST_OBJECTS:
-        thing = left.popleft()  # what is nearest first: what is left out, if anything, is deep in large data
+        thing = left.popleft()  # nearest objects come first, so that only those deep in large data may be left out
         if isinstance(thing, _PLAIN) or id(thing) in seen:
             continue
         seen[id(thing)] = thing
@@ -106,20 +106,21 @@ def _definitions(things: Iterable[Any]) -> Iterator[Any]:
             left += thing
         elif not isinstance(thing, ModuleType):
             left.append(type(thing))
-            inside = getattr(thing, "__dict__", None) or {}
-            left += [value for name, value in inside.items() if name not in _NOT_FOLLOWED]
+            attributes = getattr(thing, "__dict__", None) or {}
+            left += [value for name, value in attributes.items() if name not in _NOT_FOLLOWED]
 
 
 def _closed_over(function: FunctionType) -> Iterator[Any]:
+    """Yield the values of a function's closure."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # it is not set yet
+        except ValueError:  # the variable is not set yet
             continue
 
 
 def _sort(definition: Any, modules: set[str], typed: dict[str, list[Any]]) -> None:
-    """Put a class or function with those of files, with those without, or with neither where it is installed."""
+    """Add a class or function to the modules with files or to those typed without one, unless it is installed."""
     name = str(definition.__module__)
     if name.partition(".")[0] in LIBRARIES:
         return
@@ -132,7 +133,7 @@ def _sort(definition: Any, modules: set[str], typed: dict[str, list[Any]]) -> No
 
 
 def _file_of(definition: Any) -> Path | None:
-    """Return the file of a class's or function's module, unless its code was not read from there, as in a notebook."""
+    """Return the file of a class's or function's module; None if its code is not from the file, as in a notebook."""
     module = sys.modules.get(str(definition.__module__))
     file = None if module is None else file_of_module(module)
     if file is None or definition.__module__ != "__main__":
@@ -142,7 +143,7 @@ def _file_of(definition: Any) -> Path | None:
 
 
 def _is_builtin(definition: Any) -> bool:
-    """Tell whether a class or function without a file is of Python itself."""
+    """Return True if a class or function without a file belongs to Python itself."""
     name = str(definition.__module__)
     if name == "builtins":
         return getattr(builtins, definition.__name__, None) is definition or not isinstance(definition, FunctionType)
@@ -159,27 +160,27 @@ def _codes(definition: Any) -> Iterator[CodeType]:
             yield inspect.unwrap(inner).__code__
 
 
-# --- of a file: is it what Python has read? ---------------------------------------------------------------------------
+# --- comparison of files with running code ----------------------------------------------------------------------------
 def _is_outdated(name: str, content: bytes, definitions: Iterable[Any]) -> bool:
-    """Tell whether a module's file now says something else than what this process runs.
+    """Return True if a module's file differs from the code that this process runs.
 
-    Only what Python's own loader has read can be compared: others may change what they read, as pytest does.
+    Only modules of Python's own loader can be compared, as other loaders may change the code, as pytest's does.
     """
     module = sys.modules.get(name)
     loader = getattr(module, "__loader__", None)
     if module is None or type(loader) is not importlib.machinery.SourceFileLoader:
         return False
     file = str(file_of_module(module))
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == name]
-    own += [definition for definition in definitions if definition.__module__ == name]
-    running = [code for value in own if isinstance(value, FunctionType | type) for code in _codes(value)]
+    members = [value for value in vars(module).values() if getattr(value, "__module__", None) == name]
+    members += [definition for definition in definitions if definition.__module__ == name]
+    running = [code for value in members if isinstance(value, FunctionType | type) for code in _codes(value)]
     now = _compiled(content, file)
     return any(str(Path(code.co_filename).absolute()) == file and code not in now for code in running)
 
 
 @functools.lru_cache(maxsize=512)
 def _compiled(content: bytes, file: str) -> frozenset[CodeType]:
-    """Return the code of all functions of a source; none where it is no Python any more."""
+    """Return the code of all functions of a source; an empty set if it is not valid Python any more."""
     try:
         return frozenset(_nested(compile(content, file, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError):
@@ -187,20 +188,21 @@ def _compiled(content: bytes, file: str) -> frozenset[CodeType]:
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and all code objects inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
 
 
-# --- of a notebook ----------------------------------------------------------------------------------------------------
+# --- code of notebooks ------------------------------------------------------------------------------------------------
 def _typed_source(name: str, definitions: Iterable[Any], modules: set[str]) -> ModuleSource:
-    """Join the lines of classes and functions that have no file, and of what they name in their module.
+    """Join the lines of classes and functions that have no file, and of all names of their module that they use.
 
     Args:
-        name: of the module, `__main__` for example.
-        definitions: its classes and functions.
-        modules: of files, to which those are added that the lines name.
+        name: name of the module, `__main__` for example.
+        definitions: classes and functions of the module.
+        modules: names of modules with files; those that the lines use are added.
     """
     namespace = vars(sys.modules[name]) if name in sys.modules else {}
     parts: dict[str, str] = {}
@@ -214,8 +216,8 @@ def _typed_source(name: str, definitions: Iterable[Any], modules: set[str]) -> M
         if lines is None:
             return ModuleSource(UNKNOWN, f"{'/'.join(name.split('.'))}.py")
         parts[label] = lines
-        for word in sorted(_names_in(lines) & namespace.keys()):
-            value = namespace[word]
+        for variable in sorted(_names_in(lines) & namespace.keys()):
+            value = namespace[variable]
             if isinstance(value, ModuleType):
                 modules.add(value.__name__)
             elif isinstance(value, FunctionType | type):
@@ -224,7 +226,7 @@ def _typed_source(name: str, definitions: Iterable[Any], modules: set[str]) -> M
                 else:
                     _sort(value, modules, {})
             elif isinstance(value, _CONSTANTS):
-                parts[word] = f"{word} = {value!r}\n"
+                parts[variable] = f"{variable} = {value!r}\n"
     return source_of(name, "\n\n".join(parts[label] for label in sorted(parts)).encode())
 
 
@@ -233,7 +235,7 @@ def _names_in(lines: str) -> set[str]:
 
 
 def _lines_of(definition: Any) -> str | None:
-    """Return the lines of a class or function in what was typed, decorators included; None where they are not kept."""
+    """Return the typed lines of a class or function, decorators included; None if Python has not kept them."""
     for code in _codes(definition):
         text = "".join(linecache.getlines(code.co_filename))
         try:
@@ -241,19 +243,19 @@ def _lines_of(definition: Any) -> str | None:
         except (SyntaxError, ValueError):
             return None
         kinds = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
-        around = [
+        enclosing = [
             node
             for node in ast.walk(tree)
-            if isinstance(node, kinds) and _first(node) <= code.co_firstlineno <= (node.end_lineno or 0)
+            if isinstance(node, kinds) and _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0)
         ]
-        named = [node for node in around if getattr(node, "name", "<lambda>") == definition.__name__]
-        if named:
-            chosen = named[-1]
-            lines = text.splitlines(keepends=True)[_first(chosen) - 1 : chosen.end_lineno]
+        matching = [node for node in enclosing if getattr(node, "name", "<lambda>") == definition.__name__]
+        if matching:
+            innermost = matching[-1]
+            lines = text.splitlines(keepends=True)[_first_line(innermost) - 1 : innermost.end_lineno]
             return textwrap.dedent("".join(lines))
     return None
 
 
-def _first(node: Any) -> int:
-    """Return the first line of a definition, that of its first decorator where it has some."""
-    return min([int(node.lineno), *(int(each.lineno) for each in getattr(node, "decorator_list", []))])
+def _first_line(node: Any) -> int:
+    """Return the number of the first line of a definition, decorators included."""
+    return min([int(node.lineno), *(int(decorator.lineno) for decorator in getattr(node, "decorator_list", []))])

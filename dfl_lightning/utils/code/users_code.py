@@ -1,4 +1,4 @@
-"""Where in a user's own code something happened that a command has to tell about."""
+"""Places in a user's own code, for messages about errors and exits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ARGPARSE = Path(argparse.__file__)
 
 
 def account_of(error: BaseException) -> str:
-    """What an error says, with its place where it is in a user's code."""
+    """Describe an error, with its place if it is in a user's code."""
     if isinstance(error, UserError):
         return str(error)
     return where_in_users_code(error) or _about(error)
 
 
 def where_in_users_code(error: BaseException) -> str | None:
-    """The innermost line of a user's code that an error came through, and the error; None where there is none."""
+    """Describe an error and its innermost line in a user's code; None if the error did not pass through such code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_users_file(Path(frame.filename)):
             return f"{_place(frame)}: {_about(error)}"
@@ -35,7 +35,7 @@ def where_in_users_code(error: BaseException) -> str | None:
 
 
 def place_in_users_code(frame: FrameType) -> str:
-    """Where in a user's code a thread is that has come to a frame; empty where it is in ours."""
+    """Return the place in a user's code that a frame executes or was called from; empty if it is in our code."""
     for caller in traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False):
         file = Path(caller.filename)
         if is_ours(file):
@@ -46,12 +46,12 @@ def place_in_users_code(frame: FrameType) -> str:
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an error is a user's to mend (a full disk, too), and no bug of ours."""
+    """Return True if a user can repair the cause of an error (a full disk, too), which is then not a bug of ours."""
     return isinstance(error, (UserError, OSError)) or is_out_of_memory(error) or where_in_users_code(error) is not None
 
 
 def exit_in_users_code(left: SystemExit) -> str | None:
-    """Where a user's code ended the program, and what it should do instead; None where the parser did (`--help`)."""
+    """Describe the place where a user's code exits, and the remedy; None if the parser exits (`--help`)."""
     frames = traceback.extract_tb(left.__traceback__)
     others = [frame for frame in frames if not _may_exit(Path(frame.filename))]
     if not others:
@@ -63,10 +63,10 @@ def exit_in_users_code(left: SystemExit) -> str | None:
 
 @contextmanager
 def exits_refused() -> Iterator[None]:
-    """Around whatever may call a user's code.
+    """Raise `UserError` instead of `SystemExit` if a user's code exits inside the block.
 
     Raises:
-        UserError: it ends the program.
+        UserError: a user's code exits.
     """
     try:
         yield
@@ -78,17 +78,19 @@ def exits_refused() -> Iterator[None]:
 
 
 def _may_exit(file: Path) -> bool:
-    """Whether code belongs to the way from a command to the parser's own exit."""
+    """Return True if code in a file may exit: that of Python, of the command-line parsers, or ours."""
     standard = is_installed(file) and "site-packages" not in file.parts and "dist-packages" not in file.parts
     return standard or file == _ARGPARSE or is_ours(file) or any(file.is_relative_to(room) for room in _PARSERS)
 
 
 def _place(frame: traceback.FrameSummary) -> str:
-    file, here = Path(frame.filename), Path.cwd()
-    shown = file.relative_to(here) if file.is_relative_to(here) else file
+    """Name the file, the line and the function of a frame."""
+    file, working_folder = Path(frame.filename), Path.cwd()
+    shown = file.relative_to(working_folder) if file.is_relative_to(working_folder) else file
     return f"{shown}, line {frame.lineno}, in {frame.name}"
 
 
 def _about(error: BaseException) -> str:
+    """Return the type and the message of an error on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Which files of code are a user's own; loads nothing, so that it can be asked before the libraries are there."""
+"""Distinction of a user's own files of code; the module imports no library, so that it can be used before these."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platst
 
 
 def is_ours(file: Path) -> bool:
-    """Tell whether a file belongs to dfl_lightning."""
+    """Return True if a file belongs to dfl_lightning."""
     return file.is_relative_to(_OURS)
 
 
 def is_installed(file: Path) -> bool:
-    """Tell whether a file is of Python or of an installed package."""
-    packed = {"site-packages", "dist-packages"} & set(file.parts)
-    return bool(packed) or any(file.is_relative_to(room) for room in _INSTALLED)
+    """Return True if a file belongs to Python or to an installed package."""
+    in_packages = bool({"site-packages", "dist-packages"} & set(file.parts))
+    return in_packages or any(file.is_relative_to(folder) for folder in _INSTALLED)
 
 
 def is_users_file(file: Path) -> bool:
-    """Tell whether a file of code is neither ours nor of Python or of an installed package."""
+    """Return True if a file belongs neither to dfl_lightning nor to Python or an installed package."""
     return file.is_file() and not is_ours(file) and not is_installed(file)

@@ -1,1 +1,1 @@
-"""Random numbers as functions of keys, and the generators of the process."""
+"""Random numbers that are functions of keys, and checks of the process' global generators."""

@@ -1,8 +1,8 @@
-"""Counter-based randomness: a draw is named by what it is for, never by what was drawn before it.
+"""Counter-based random numbers: a draw depends on a seed, its purpose and its coordinates, never on earlier draws.
 
-Every random draw of a simulation comes from `stream(seed, purpose, ...)`, or is hashed from its `stream_seed` where
-many are drawn at once (`dfl_lightning.utils.randomness.splitmix`). No global generator is used, so results do not
-depend on the order in which clients are processed, nor on threads, processes or resumed runs.
+All random draws of a simulation come from `stream(seed, purpose, ...)`, or, if there are many, are hashed from its
+`stream_seed` (`dfl_lightning.utils.randomness.splitmix`). No global generator is used, so that results do not depend on
+the order in which clients are processed, nor on threads, processes or resumed runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _128 = 2**128 - 1
 
 
 def stream_seed(seed: int, purpose: str, *words: int) -> int:
-    """Return a 63-bit seed for the draw that these words name (BLAKE2b of the words).
+    """Return a 63-bit seed for a draw, the BLAKE2b hash of its seed, purpose and coordinates.
 
     Args:
         seed: the run's seed.
-        purpose: what is drawn, for example `"batches"`.
-        words: further coordinates, by convention round, client, step.
+        purpose: name of the draws, for example `"batches"`.
+        words: coordinates of the draw, by convention round, client, step.
 
     Examples:
         >>> stream_seed(0, "batches", 3, 1) == stream_seed(0, "batches", 3, 1)
@@ -38,36 +38,36 @@ def stream_seed(seed: int, purpose: str, *words: int) -> int:
 
 
 def stream(seed: int, purpose: str, *words: int) -> torch.Generator:
-    """Return a CPU generator for one named draw; see `stream_seed`.
+    """Return torch's CPU generator for one draw; see `stream_seed`.
 
     Args:
-        seed: of the run.
-        purpose: name of the draw.
-        words: whole numbers that complete the name: round, client, ….
+        seed: the run's seed.
+        purpose: name of the draws, for example `"batches"`.
+        words: coordinates of the draw, by convention round, client, step.
     """
     return torch.Generator().manual_seed(stream_seed(seed, purpose, *words))
 
 
 def numpy_stream(seed: int, purpose: str, *words: int) -> np.random.Generator:
-    """Return the same for numpy, for distributions that torch lacks (Dirichlet, permutations of index lists).
+    """Return numpy's generator for one draw, for distributions that torch lacks (Dirichlet, permutations of lists).
 
     Args:
-        seed: of the run.
-        purpose: name of the draw.
-        words: whole numbers that complete the name.
+        seed: the run's seed.
+        purpose: name of the draws, for example `"split"`.
+        words: coordinates of the draw, by convention round, client, step.
     """
     return np.random.default_rng(stream_seed(seed, purpose, *words))
 
 
 def numpy_streams(seed: int, purpose: str, number: int) -> Iterator[np.random.Generator]:
-    """Return `numpy_stream(seed, purpose, i)` for i = 0, ..., number - 1 one by one, in a quarter of the time.
+    """Yield `numpy_stream(seed, purpose, i)` for i = 0, ..., number - 1 in a quarter of the time.
 
-    Each is the same object as the one before it, which must have drawn what it will draw.
+    It is the same object each time, so that all draws from a stream must be made before the next one.
 
     Args:
-        seed: of the run.
-        purpose: name of the draw.
-        number: of the streams.
+        seed: the run's seed.
+        purpose: name of the draws.
+        number: number of streams.
     """
     seeds = np.array([stream_seed(seed, purpose, word) for word in range(number)], dtype=np.uint64)
     bits = np.random.PCG64()
@@ -78,7 +78,7 @@ def numpy_streams(seed: int, purpose: str, number: int) -> Iterator[np.random.Ge
 
 
 def pcg64_states(seeds: np.ndarray) -> Iterator[Any]:
-    """Yield what `numpy.random.PCG64(seed).state` is for each seed: numpy's `SeedSequence`, for all of them at once.
+    """Yield `numpy.random.PCG64(seed).state` for each seed, by numpy's `SeedSequence` computed for all together.
 
     Args:
         seeds: uint64 [n].
@@ -88,14 +88,13 @@ def pcg64_states(seeds: np.ndarray) -> Iterator[Any]:
     constants = _constants(0x43B0D7E5, 0x931E8875)
     pool = [_hashed(words, constants) for words in (low, high, zeros, zeros)]
     for source in range(4):
-        for place in (place for place in range(4) if place != source):
-            mixed: np.ndarray = pool[place] * np.uint32(0xCA01F9DD) - _hashed(pool[source], constants) * np.uint32(
-                0x4973F715
-            )
-            pool[place] = mixed ^ (mixed >> np.uint32(16))
+        for target in (target for target in range(4) if target != source):
+            hashed = _hashed(pool[source], constants)
+            mixed: np.ndarray = pool[target] * np.uint32(0xCA01F9DD) - hashed * np.uint32(0x4973F715)
+            pool[target] = mixed ^ (mixed >> np.uint32(16))
     constants = _constants(0x8B51F9DD, 0x58F38DED)
-    found = [_hashed(pool[place % 4], constants).tolist() for place in range(8)]
-    for a, b, c, d, e, f, g, h in zip(*found, strict=True):
+    words = [_hashed(pool[index % 4], constants).tolist() for index in range(8)]
+    for a, b, c, d, e, f, g, h in zip(*words, strict=True):
         start, increment = (b << 96 | a << 64 | d << 32 | c), (f << 96 | e << 64 | h << 32 | g) << 1 & _128 | 1
         state = ((start + increment) * 0x2360ED051FC65DA44385DF649FCCF645 + increment) & _128
         yield {
@@ -107,7 +106,7 @@ def pcg64_states(seeds: np.ndarray) -> Iterator[Any]:
 
 
 def _constants(first: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
-    """A constant of the hash and the next one, again and again."""
+    """Yield pairs of a constant of the hash and the next one, without end."""
     while True:
         following = first * factor & 0xFFFFFFFF
         yield np.uint32(first), np.uint32(following)
@@ -116,5 +115,5 @@ def _constants(first: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]
 
 def _hashed(words: np.ndarray, constants: Iterator[tuple[np.uint32, np.uint32]]) -> np.ndarray:
     before, after = next(constants)
-    found = (words ^ before) * after
-    return found ^ (found >> np.uint32(16))
+    mixed = (words ^ before) * after
+    return mixed ^ (mixed >> np.uint32(16))

@@ -1,4 +1,4 @@
-"""SplitMix64: a random word for each of many counters, all at once."""
+"""SplitMix64, which computes a random word for each of many counters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _LAST = np.uint64(31)
 
 
 def splitmix64(counters: np.ndarray, seeds: np.ndarray | int) -> np.ndarray:
-    """Return the words of generators at their counters, uint64.
+    """Compute the random words of generators at their counters, uint64.
 
     It is the generator of Steele, Lea and Flood, *Fast splittable pseudorandom number generators* (OOPSLA 2014), whose
-    state is its seed plus a multiple of an odd number. No word depends on which others are computed. Those of one
-    generator are all different.
+    state is its seed plus a multiple of an odd number. No word depends on the computation of others. All words of one
+    generator are different.
 
     Args:
-        counters: whole numbers from 0 to 2^64 - 1, int64 or uint64; at least one dimension.
-        seeds: of 64 bits, likewise; of a shape that goes with that of `counters`.
+        counters: integers from 0 to 2^64 - 1, int64 or uint64; at least one dimension.
+        seeds: 64-bit seeds, int64 or uint64, which are broadcast with `counters`.
 
     Examples:
         >>> splitmix64(np.array([1, 2]), 1234567).tolist()

@@ -1,1 +1,1 @@
-"""Files: written whole, locked, checked, found by name."""
+"""Helpers for files: atomic writing, locks, checksums, and search by name."""

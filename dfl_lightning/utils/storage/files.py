@@ -1,4 +1,4 @@
-"""Writing files so that a killed run never leaves half of one, and reading arrays of any origin."""
+"""Writing of files such that a killed run never leaves half of one, and safe reading of arrays."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _SMALL = 64 * 2**20
 
 
 def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """What `json` makes of an object (`object_pairs_hook`): a key that is there twice is refused, not overwritten.
+    """Build a dictionary from the pairs of a JSON object, as `object_pairs_hook`, and refuse repeated keys.
 
     Raises:
-        ValueError: a key is there twice.
+        ValueError: a key occurs twice.
 
     Examples:
         >>> import json
         >>> json.loads('{"a": 1, "b": 2}', object_pairs_hook=unique_pairs)
         {'a': 1, 'b': 2}
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 start = ", ".join(f"{name!r}: {str(value)[:20]}" for name, value in pairs[:2])
                 raise ValueError(f"the key {key[:40]!r} is there twice in {{{start}, …}}; keep one")
             seen.add(key)
-    return found
+    return unique
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write under a temporary name, sync and rename: a reader sees the old file or the complete new one.
+    """Write a file under a temporary name, sync and rename it, so that readers see the old or the complete new file.
 
     Args:
-        path: of the file; its folder is made if needed.
-        write: writes the content into the open file.
+        path: the file; its folder is made if needed.
+        write: function that writes the content into the open file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # a new file, never through an existing link
+        with open(temporary, "xb") as file:  # mode x makes a new file and never follows an existing link
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -63,20 +63,20 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed in the middle of `write_atomically` have left in a folder and below it."""
+    """Remove temporary files below a folder that killed processes have left in the middle of `write_atomically`."""
     for file in folder.rglob(".*.tmp"):
         if file.stem.rpartition(".")[2].isdigit():
             file.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
-    """Make what was appended to a file survive a power cut."""
+    """Write a file's appended content to the disk, so that it survives a power cut."""
     with open(path, "ab") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut (where the system lets one open folders)."""
+    """Write a folder's entries to the disk, so that renames survive a power cut; some systems do not support this."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_DIRECTORY)
         try:
@@ -86,13 +86,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
-    """Write arrays as an npz file, atomically; read it with `numpy.load(path)`, no pickling.
+    """Write arrays as an npz file without pickling, atomically; `numpy.load(path)` reads it.
 
     Args:
-        path: of the file.
-        arrays: by name.
-        compressed: at zlib's level 1: lists of indices become 4 % larger than by `numpy.savez_compressed`, in an eighth
-            of its time.
+        path: the file.
+        arrays: arrays by name.
+        compressed: True to compress by zlib's level 1: lists of indices become 4 % larger than by
+            `numpy.savez_compressed`, in an eighth of its time.
     """
 
     def write(file: BinaryIO) -> None:
@@ -108,38 +108,38 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = F
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file; at most `most` + 1 bytes of it are ever in memory.
+    """Read a file of limited size, with at most `most` + 1 bytes of it in memory.
 
     Args:
         path: the file.
-        most: bytes that it may have.
+        most: largest number of bytes.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger.
+        OSError: the file cannot be read.
+        ValueError: the file is larger.
     """
     with open(path, "rb") as file:
         length = os.fstat(file.fileno()).st_size
         content = file.read(most + 1) if length <= most else b""
-    if length > most or len(content) > most:  # also of a file that grows, or that has no size
+    if length > most or len(content) > most:  # the second also refuses a file that grows, or does not have a size
         raise ValueError(f"it has {size(max(length, len(content)))}, and at most {size(most)} are read")
     return content
 
 
 def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = None) -> dict[str, np.ndarray]:
-    """Arrays by name from an npz file of any origin; runs no code of it, and needs no memory out of proportion.
+    """Read arrays by name from an npz file of any origin, without running code of the file and with bounded memory.
 
     Args:
         path: the file.
-        names: of the arrays that are read; None: all.
-        most: bytes that all arrays may have; None: any number.
+        names: names of the arrays to read; None: all.
+        most: largest number of bytes of all arrays together; None: no limit.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no npz file, is damaged or holds other things than plain arrays, or one of them twice; or
-            unpacks to more than `most`, or than a hundred times its size (and 64 MB).
+        OSError: the file cannot be read.
+        ValueError: the file is not an npz file, is damaged, or contains other objects than plain arrays or an array
+            twice; or its arrays have more than `most` bytes, or more than a hundred times its size (and 64 MB).
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
         raise OSError(f"{path} is not a file")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -158,12 +158,12 @@ def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = 
             return {name: _array(archive, members, name) for name in (members if names is None else names)}
     except (OSError, ValueError):
         raise
-    except Exception as error:  # zip archives and array headers fail in many ways
+    except Exception as error:  # readers of zip archives and array headers raise many types of errors
         raise ValueError(reason(error)) from error
 
 
 def _array(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str) -> np.ndarray:
-    """A member of an npz archive, whose header is not believed before it fits the member's size."""
+    """Read a member of an npz archive, after checking that its header fits the member's size."""
     if name not in members:
         raise ValueError(f"it has no array '{name}'")
     with archive.open(members[name]) as file:
@@ -179,5 +179,5 @@ def _array(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], nam
         raise ValueError(f"the array '{name}' is said to be {dtype} {list(shape)}, but has {size} bytes")
     with archive.open(members[name]) as file:
         array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-        file.read(1)  # at its end the checksum is compared
+        file.read(1)  # zipfile compares the checksum at the end of the member
     return array

@@ -1,4 +1,4 @@
-"""One writer for a folder: a lock that the system lets go of when its process ends, in whatever way."""
+"""Locks of folders for one writing process, which the system releases when the process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
-"""The file in the folder that names the process that writes there."""
+"""Name of the file in the folder that identifies the writing process."""
 
 _held: set[int] = set()
 """Descriptors of the locks of this process."""
 
 
 class FolderLock:
-    """Held from `take` to `release`, or to the end of this process.
+    """A lock of a folder, held from `take` to `release` or to the end of this process.
 
-    The lock is the system's (`flock`), not the file's existence: a file that a killed process has left locks nothing.
+    It is a lock of the system (`flock`) on a file. The file alone, if a killed process has left it, locks nothing.
 
     Attributes:
-        missing: why this folder cannot have a lock, empty where it can.
+        missing: reason why this folder cannot be locked; empty if it can.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,12 @@ class FolderLock:
         self._descriptor = -1
 
     def take(self, folder: Path) -> None:
-        """Become the one who writes into a folder.
+        """Lock a folder for writing by this process.
+
+        If the system or the file system does not support locks, `missing` is set instead.
 
         Raises:
-            UserError: another process holds it (the sentence says which and since when), or it cannot be locked.
+            UserError: another process has the lock (the message names it), or the folder cannot be written.
         """
         self.release()
         self.missing = ""
@@ -72,22 +74,22 @@ class FolderLock:
 
     @property
     def descriptor(self) -> int | None:
-        """Of the locked file, for a process that is to keep the lock after this one; None where it is not held."""
+        """Descriptor of the locked file, for a process that keeps the lock after this one; None without a lock."""
         return self._descriptor if self._file is not None else None
 
     def release(self) -> None:
-        """Let others write. Nothing where it is not held."""
+        """Release the lock, if this process has it."""
         if self._file is not None and self._descriptor in _held:
-            with suppress(OSError):  # a file that stays locks nothing
-                if _is_still(self._file, self._descriptor):
-                    self._file.unlink()  # before the lock is released, so that it is no other process's
+            with suppress(OSError):  # a file that remains locks nothing
+                if _is_same_file(self._file, self._descriptor):
+                    self._file.unlink()  # while this process still has the lock, the file cannot be another process'
             os.close(self._descriptor)
             _held.discard(self._descriptor)
         self._file, self._descriptor = None, -1
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder, as far as the file system can tell."""
+    """Return True if a process has the lock of a folder; False also if the file system does not support locks."""
     if fcntl is None:
         return False
     try:
@@ -95,20 +97,19 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(
-            descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # for a moment: another process that wants it tries again
+        # The lock is held for a moment only; a process that tries to lock the folder meanwhile is refused.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except (BlockingIOError, PermissionError):
         return True
-    except OSError:  # not supported there
+    except OSError:  # the file system does not support locks
         return False
     finally:
         os.close(descriptor)
 
 
 def _lock(file: Path) -> int | None:
-    """A descriptor of the locked file; None where the file system has no locks.
+    """Lock a file and return its descriptor; None if the file system does not support locks.
 
     Raises:
         BlockingIOError: another process has the lock.
@@ -118,20 +119,20 @@ def _lock(file: Path) -> int | None:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_still(file, descriptor):
+            if _is_same_file(file, descriptor):
                 return descriptor
-        except (BlockingIOError, PermissionError) as error:  # which of them, is the file system's choice
+        except (BlockingIOError, PermissionError) as error:  # file systems raise one or the other
             os.close(descriptor)
             raise BlockingIOError from error
-        except OSError:  # not supported there: the only other error of a lock that does not wait
+        except OSError:  # the only other error without waiting means that the file system does not support locks
             os.close(descriptor)
             file.unlink(missing_ok=True)
             return None
-        os.close(descriptor)  # its holder has removed it since it was opened
+        os.close(descriptor)  # the process that had the lock has removed the file since it was opened
 
 
-def _is_still(file: Path, descriptor: int) -> bool:
-    """Whether a name still means the file that was opened by it."""
+def _is_same_file(file: Path, descriptor: int) -> bool:
+    """Return True if a path still leads to the file that a descriptor was opened for."""
     try:
         return os.path.samestat(os.stat(file), os.fstat(descriptor))
     except FileNotFoundError:
@@ -139,16 +140,16 @@ def _is_still(file: Path, descriptor: int) -> bool:
 
 
 def _holder(file: Path) -> str:
-    """The process that holds a lock, in words."""
+    """Describe the process that has a lock."""
     try:
         about = json.loads(file.read_bytes())
         return f"process {int(about['pid'])} on {about['host']} (since {about['since']})"
-    except (OSError, ValueError, TypeError, KeyError):  # it has this lock, and has not said yet who it is
+    except (OSError, ValueError, TypeError, KeyError):  # the process has locked the file but not written it yet
         return "another process"
 
 
 def _forget() -> None:
-    """In a forked child, which could outlive this process and keep its lock."""
+    """Close the locked files in a forked child, which could outlive this process and keep its locks."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

@@ -1,4 +1,4 @@
-"""Files that ship with the package and answer to their names: configs and topologies."""
+"""Configs and topologies that are shipped with the package and can be named without a path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def shipped(kind: str) -> dict[str, Path]:
-    """The shipped files of a kind (`"configs"` or `"topologies"`), by name without suffix.
+    """Return the shipped files of a kind (`"configs"` or `"topologies"`), by name without suffix.
 
     In a wheel they are inside the package, in a checkout next to it.
     """
@@ -21,23 +21,23 @@ def shipped(kind: str) -> dict[str, Path]:
 
 
 def find(kind: str, name: str | Path) -> Path:
-    """The file that `name` means: an existing path, otherwise the shipped file of that name.
+    """Find the file that `name` means: an existing path, otherwise the shipped file of that name.
 
     Args:
         kind: `configs`, `topologies` or another folder of shipped files.
         name: a path, or the name of a shipped file, with or without its suffix.
 
     Raises:
-        UserError: there is neither; the sentence lists the shipped names.
+        UserError: there is neither; the message lists the shipped names.
     """
     if Path(name).is_file():
         return Path(name)
     files = shipped(kind)
-    word = Path(name)
-    if word.name == str(word) and word.stem in files and word.suffix in ("", files[word.stem].suffix):
-        return files[word.stem]
+    path = Path(name)
+    if path.name == str(path) and path.stem in files and path.suffix in ("", files[path.stem].suffix):
+        return files[path.stem]
     choices = ", ".join(files)
-    hint = nearest(word.stem, files)
+    hint = nearest(path.stem, files)
     raise UserError(
         f"{name or repr(name)}: no such file, and none of that name among the shipped {kind}{hint} (shipped: {choices})"
     )

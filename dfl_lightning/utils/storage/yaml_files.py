@@ -1,4 +1,4 @@
-"""The YAML of configs and of the command line: read within bounds, and written back for the parser."""
+"""Bounded reading of the YAML of configs and of the command line, and writing of YAML for the parser."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from jsonargparse import get_loader
 from dfl_lightning.utils.errors import UserError
 
 CLASS_FOLDERS = "class_folders"
-"""The key under which a run keeps the folders of configs that its classes were found in."""
+"""The key in a run's config for the folders of configs that contain its classes."""
 
 MOST_BYTES = 2 * 10**6
 _MOST_VALUES = 10**6
 
 
 class DoubledKeyError(yaml.MarkedYAMLError):
-    """A mapping has a key twice; of its two values one would be lost."""
+    """A mapping has a key twice, so that one of the two values would be lost."""
 
     def __str__(self) -> str:
         return f"line {self.problem_mark.line + 1}: {self.problem}" if self.problem_mark else str(self.problem)
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice in one mapping, where PyYAML keeps the last value in silence.
+    """A safe loader of YAML that refuses repeated keys of a mapping, where PyYAML would silently keep the last value.
 
-    A key beside a merge key `<<` may repeat what is merged: that is how merged values are replaced.
+    A key next to a merge key `<<` may repeat a merged key, as this is the way to replace merged values.
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping, whose keys are compared by what they mean: 1 and 0x1 are one key."""
+        """Build a mapping and compare its keys by their values, so that 1 and 0x1 are the same key."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[Any, int] = {}
         for key, _ in node.value:
@@ -40,9 +40,9 @@ class UniqueKeyLoader(yaml.SafeLoader):
             name = key.value if key.tag in _NOT_CONSTRUCTED else self.construct_object(key, deep=True)
             line = key.start_mark.line + 1
             if name in lines:
-                word = key.value if len(key.value) <= 40 else f"{key.value[:39]}…"
+                shown = key.value if len(key.value) <= 40 else f"{key.value[:39]}…"
                 where = "" if line == lines[name] else f", first in line {lines[name]}"
-                problem = f"the key '{word}' is there twice{where}; keep one"
+                problem = f"the key '{shown}' is there twice{where}; keep one"
                 raise DoubledKeyError(problem=problem, problem_mark=key.start_mark)
             lines[name] = line
         return node
@@ -52,25 +52,25 @@ _NOT_CONSTRUCTED = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """A config file's content, as the parser reads it.
+    """Read a config file as the parser does.
 
     Raises:
-        UserError: it cannot be read, is no mapping, or is of no config's size.
+        UserError: the file cannot be read, is not a mapping, or is too large for a config.
     """
     try:
-        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
-            raise ValueError("a folder or a pipe is no config")
+        if Path(path).exists() and not Path(path).is_file():  # reading a pipe would wait for its writer
+            raise ValueError("a folder or a pipe is not a config")
         if Path(path).stat().st_size > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES // 10**6} MB are no config")
+            raise ValueError(f"a config has at most {MOST_BYTES // 10**6} MB")
         content = parse(Path(path).read_text(encoding="utf-8"))
     except DoubledKeyError as error:
         raise UserError(f"{path}, {error}") from None
-    except Exception as error:  # the constructors of numbers, dates and keys raise what they like
+    except Exception as error:  # the constructors of numbers, dates and keys raise many types of errors
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
-        own = str(error) if type(error) is ValueError else ""
-        own = own or ("it is not UTF-8 text; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "")
-        reason = getattr(error, "problem", None) or getattr(error, "strerror", None) or own or type(error).__name__
+        ours = str(error) if type(error) is ValueError else ""
+        ours = ours or ("it is not UTF-8 text; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "")
+        reason = getattr(error, "problem", None) or getattr(error, "strerror", None) or ours or type(error).__name__
         raise UserError(f"{path}{line}: not readable YAML ({' '.join(str(reason).split())[:160]})") from None
     if content is None:
         raise UserError(f"{path}: it is empty; a config names at least data and model")
@@ -81,28 +81,33 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> Any:
-    """What a YAML text means to the parser; runs no code.
+    """Parse a YAML text as the command-line parser does, without running code.
 
     Args:
-        text: of one document.
+        text: one YAML document.
 
     Raises:
-        DoubledKeyError: a key is there twice in a mapping.
-        yaml.YAMLError: it is no YAML.
-        RecursionError: it is nested too deep.
-        ValueError: its aliases unfold without end or to more values than any config has; or no such number.
+        DoubledKeyError: a mapping has a key twice.
+        yaml.YAMLError: the text is not YAML.
+        RecursionError: the text is nested too deeply.
+        ValueError: aliases unfold without end or to more values than a config has; or a number or date is not valid.
     """
-    # PyYAML's own composer comes first: the parser's is written in C, where deep nesting ends the process
+    # PyYAML's own composer comes first, as deep nesting would end the process in the parser's, which is written in C.
     node = yaml.compose(text, Loader=UniqueKeyLoader)
     if node is not None:
-        _unfolded(node, {})
+        _count_values(node, {})
     value = get_loader("yaml")(text)
-    # the parser gives back the text of a mapping whose values are all null
+    # The parser returns the text itself for a mapping whose values are all null.
     return yaml.safe_load(text) if isinstance(node, yaml.MappingNode) and isinstance(value, str) else value
 
 
-def _unfolded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values a node has with its aliases written out."""
+def _count_values(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Count the values of a node with its aliases unfolded; raise if there are too many.
+
+    Args:
+        node: the node.
+        sizes: numbers of values of the nodes that were counted before, by id; 0 for nodes that contain this one.
+    """
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) in sizes:
@@ -111,19 +116,19 @@ def _unfolded(node: yaml.Node, sizes: dict[int, int]) -> int:
         return sizes[id(node)]
     sizes[id(node)] = 0
     inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    sizes[id(node)] = 1 + sum(_unfolded(part, sizes) for part in inner)
+    sizes[id(node)] = 1 + sum(_count_values(part, sizes) for part in inner)
     if sizes[id(node)] > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES} values, aliases written out")
     return sizes[id(node)]
 
 
 def as_yaml(value: Any) -> str:
-    """A value as a word of YAML on one line that is read back as just this value.
+    """Write a value as YAML on one line, which all readers of YAML read as the same value.
 
     Examples:
         >>> as_yaml({"class_path": "Gossip", "init_args": {"k": 3}})
         '{"class_path": "Gossip", "init_args": {"k": !!int "3"}}'
     """
     options: dict[str, Any] = {"default_flow_style": True, "default_style": '"', "sort_keys": False}
-    # quoted everywhere: what is plain text to one reader of YAML, 1e-3 for example, is a number to another
+    # All values are quoted, as an unquoted one, for example 1e-3, is a text to some readers and a number to others.
     return yaml.safe_dump(value, width=2**31, allow_unicode=True, **options).strip()
