@@ -1,4 +1,4 @@
-"""Data sets, how they are divided among clients, and the tensors an engine trains from."""
+"""Data sets, partitions that divide them among clients, and the tensors that an engine trains from."""
 
 from dfl_lightning.data.client_data import ClientData
 from dfl_lightning.data.datamodule import FederatedData

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches: numbers drawn for each image, then one operation for all of them."""
+"""Augmentation of whole batches, by random numbers for each image and one operation for all images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Augment", "CropFlip"]
 
 
 class Augment(Protocol):
-    """What a training batch goes through before it is scaled.
+    """The interface of augmentations, which change training batches before these are scaled.
 
-    Drawing and applying are apart, so that each client draws from its own generator on the CPU, and the batches of many
-    clients are changed together, wherever they are.
+    Drawing and applying are separate methods, so that each client draws from its own generator on the CPU, while the
+    batches of many clients are changed together on any device.
     """
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
@@ -30,12 +30,12 @@ class Augment(Protocol):
 
         Args:
             batch: images [B, C, H, W].
-            draws: of `draw`, [B, d], on the images' device.
+            draws: random numbers from `draw`, [B, d], on the images' device.
         """
 
 
 class CropFlip:
-    """Random crop after padding with zeros, then a horizontal flip of every other image; the usual of CIFAR.
+    """Random crops after padding with zeros, and horizontal flips with probability 1/2, as usual for CIFAR.
 
     Examples:
         >>> batch, augment = torch.ones(2, 1, 4, 4), CropFlip(padding=0)
@@ -47,7 +47,7 @@ class CropFlip:
         self.padding = padding
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
-        """Draw first row and first column of each crop, and whether it is flipped: int64 [size, 3].
+        """Draw the first row and the first column of each crop, and 1 for a flip or 0: int64 [size, 3].
 
         Args:
             size: number of images.
@@ -62,7 +62,7 @@ class CropFlip:
 
         Args:
             batch: images [B, C, H, W].
-            draws: of `draw`, int64 [B, 3].
+            draws: random numbers from `draw`, int64 [B, 3].
         """
         size, channels, height, width = batch.shape
         top, left, flipped = draws.unsqueeze(2).unbind(1)  # [B, 1] each

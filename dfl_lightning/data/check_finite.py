@@ -1,4 +1,4 @@
-"""Samples that are no numbers, found before anybody trains on them."""
+"""Checks of samples for NaN and infinity, before clients train on them."""
 
 from __future__ import annotations
 
@@ -17,50 +17,51 @@ __all__ = ["refuse_what_is_no_number"]
 def refuse_what_is_no_number(
     clients: ClientData, split: Split, source: Source, dtype: torch.dtype = torch.float64
 ) -> None:
-    """Refuse NaN and infinity in samples that a client uses; other samples matter to `normalise` only.
+    """Check the samples that clients use for NaN and infinity; other samples only matter to `normalise`.
 
-    One such pixel among a client's training samples would end its training in every round.
+    One such value in a client's training samples would end its training in every round.
 
     Args:
         clients: the resident samples.
-        split: whose samples in the source they are.
+        split: the samples of each client in the source.
         source: the data set.
-        dtype: the type that inputs have in the run: what it does not reach is infinity there.
+        dtype: the type of inputs in the run; values beyond its range count as infinite.
 
     Raises:
-        UserError: a sample that is not finite, named by client and by its place in the source.
+        UserError: a sample is not finite; the message names the client and the sample's index in the source.
     """
     broken = not_finite(clients.images, dtype)
     if not len(broken):
-        _refuse_scale(clients, source)
+        _check_scale(clients, source)
         return
-    what_is_wrong, remedy = "NaN or infinity", ""
+    problem, remedy = "NaN or infinity", ""
     if len(broken) > len(not_finite(clients.images)):
-        what_is_wrong = f"NaN, infinity or numbers beyond {torch.finfo(dtype).max:.2g}, which 32 bits do not reach"
+        problem = f"NaN, infinity or numbers beyond {torch.finfo(dtype).max:.2g}, which 32 bits do not reach"
         remedy = ", scale them or set trainer.precision: 64-true"
-    among = torch.zeros(len(clients.images), dtype=torch.bool)
-    among[broken] = True
-    for part, what in (("train", "training"), ("val", "validation"), ("test", "test")):
+    is_broken = torch.zeros(len(clients.images), dtype=torch.bool)
+    is_broken[broken] = True
+    for part, kind in (("train", "training"), ("val", "validation"), ("test", "test")):
         for client, indices in enumerate(getattr(clients, part)):
-            wrong = among[indices]
+            wrong = is_broken[indices]
             if wrong.any():
                 item = int(getattr(split, part)[client][int(torch.nonzero(wrong)[0])])
                 where = "of the test set " if part == "test" and split.test_official else ""
                 raise UserError(
-                    f"data {source.name}: {int(wrong.sum())} of the {len(indices)} {what} samples of client {client} "
-                    f"hold {what_is_wrong}, the first is item {item} {where}(counted from 0); repair them or leave "
+                    f"data {source.name}: {int(wrong.sum())} of the {len(indices)} {kind} samples of client {client} "
+                    f"hold {problem}, the first is item {item} {where}(counted from 0); repair them or leave "
                     f"them out{remedy}"
                 )
-    if clients.global_test is not None and among[clients.global_test].any():
-        count = int(among[clients.global_test].sum())
+    if clients.global_test is not None and is_broken[clients.global_test].any():
+        count = int(is_broken[clients.global_test].sum())
         raise UserError(
-            f"data {source.name}: {count} samples of the global test set hold {what_is_wrong}; repair them or leave "
+            f"data {source.name}: {count} samples of the global test set hold {problem}; repair them or leave "
             f"them out{remedy}"
         )
-    _refuse_scale(clients, source)
+    _check_scale(clients, source)
 
 
-def _refuse_scale(clients: ClientData, source: Source) -> None:
+def _check_scale(clients: ClientData, source: Source) -> None:
+    """Raise if the mean and the standard deviation of `normalise` are not finite."""
     if (clients.scale.isfinite() & clients.shift.isfinite()).all():
         return
     broken = not_finite(source.images)
@@ -76,10 +77,10 @@ def _refuse_scale(clients: ClientData, source: Source) -> None:
 
 
 def not_finite(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Which samples hold NaN or infinity in a floating type, int64, ascending; integers never do.
+    """Return the indices of samples with NaN or infinity in a floating type, int64, ascending; none for integers.
 
     Args:
-        images: [N, ...].
+        images: inputs, [N, ...].
         dtype: the type in which they are used; a value beyond its range counts as infinite.
 
     Examples:
@@ -88,12 +89,12 @@ def not_finite(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """
     if not images.is_floating_point():
         return torch.empty(0, dtype=torch.long)
-    found = []
+    indices = []
     for number, chunk in enumerate(images.split(CHUNK)):
         if torch.finfo(dtype).max < torch.finfo(chunk.dtype).max:
             chunk = chunk.to(dtype)
-        if bool(chunk.sum().isfinite()):  # makes no copy; one that only overflows is looked into
+        if bool(chunk.sum().isfinite()):  # the sum needs no copy; if it only overflows, the test below finds no sample
             continue
         wrong = torch.nonzero(~chunk.flatten(1).isfinite().all(1)).squeeze(1)
-        found.append((wrong + number * CHUNK).numpy())
-    return torch.from_numpy(np.concatenate(found)) if found else torch.empty(0, dtype=torch.long)
+        indices.append((wrong + number * CHUNK).numpy())
+    return torch.from_numpy(np.concatenate(indices)) if indices else torch.empty(0, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""The tensors an engine trains from: all samples in one place, and who may use which."""
+"""The tensors that an engine trains from: the samples of all clients, and the indices of each client's samples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["ClientData"]
 
 
 def target_type(targets: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the type that targets have in a batch: numbers, and labels as 0 and 1, that of the inputs; others theirs.
+    """Return the dtype of targets in a batch: that of the inputs for numbers and bool labels, otherwise their own.
 
     Args:
-        targets: as they are stored.
-        dtype: floating type of a batch's inputs.
+        targets: the stored targets.
+        dtype: floating dtype of a batch's inputs.
     """
     return dtype if targets.is_floating_point() or targets.dtype == torch.bool else targets.dtype
 
@@ -31,29 +31,29 @@ Affine = tuple[Tensor | None, Tensor | None]
 
 @dataclass(eq=False)
 class ClientData:
-    """Samples of all clients, resident on one device; a batch is a gather by index.
+    """The samples of all clients on one device, from which a batch is gathered by indices.
 
-    What says who may use which sample stays on the CPU: batches are put together there.
+    The indices of each client's samples stay on the CPU, where batches are drawn.
 
     Attributes:
-        images: all samples' inputs, uint8 or float [N, ...]; a client's rotation is already applied.
-        labels: their targets, [N, ...]: classes, int64 [N], to which a client's label map is already applied, or what
-            else is to be predicted: floating-point numbers of a regression, [N, d], or labels that hold, bool [N, L].
-        train: per client the indices of its training samples, int64; any sequence of m tensors becomes `IndexLists`.
-        val: the same for validation, empty tensors where nothing is held out.
-        test: the same for the test.
+        images: inputs of all samples, uint8 or float [N, ...], after the rotations of clients.
+        labels: targets of all samples, [N, ...]: classes, int64 [N], after the label maps of clients, floating-point
+            numbers of a regression, [N, d], or labels, bool [N, L].
+        train: indices of each client's training samples, int64; any sequence of m tensors becomes `IndexLists`.
+        val: indices of each client's validation samples; empty tensors if none are held out.
+        test: indices of each client's test samples.
         global_test: indices of the test set of a global model, or None.
         clusters: ground-truth cluster of each client as known from the partition, int64 [m], or None.
-        num_classes: number of classes C; 0 where the targets are no classes.
-        scale: a network's input is images * scale + shift; broadcastable over a sample.
-        shift: see `scale`.
-        augment: changes a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
-        adversaries: clients whose training and validation labels were falsified (`FlippedLabels`), bool [m]; None where
+        num_classes: number of classes C; 0 if the targets are not classes.
+        scale: factor of inputs; a network's input is images * scale + shift. It broadcasts over a sample.
+        shift: summand of inputs; see `scale`.
+        augment: augmentation of a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
+        adversaries: clients whose training and validation labels were falsified (`FlippedLabels`), bool [m]; None if
             the partition does not do that.
-        target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
-            in the original unit; None: they are in it.
-        target_shift: see `target_scale`.
-        categories: see `Source`.
+        target_scale: scale of each column of standardised targets, float64 [d]: a target times its scale, plus its
+            shift, is in the original unit; None: targets are in the original unit.
+        target_shift: shift of each column of standardised targets; see `target_scale`.
+        categories: number of categories in each of the first columns of inputs; see `Source`.
     """
 
     images: Tensor
@@ -90,8 +90,8 @@ class ClientData:
 
     def sizes(self, split: str) -> Tensor:
         """Count the samples of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
-        found: IndexLists = getattr(self, split)
-        return found.counts
+        indices: IndexLists = getattr(self, split)
+        return indices.counts
 
     def batch(
         self,
@@ -103,8 +103,8 @@ class ClientData:
 
         Args:
             indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the samples.
-            dtype: floating type of the inputs, and of targets that are floating-point numbers or labels, 0 or 1.
-            draws: of the augmentation, what its `draw` gives for each sample, [*indices.shape, d]; None means
+            dtype: floating dtype of the inputs, and of targets that are floating-point numbers or bool labels.
+            draws: random numbers of the augmentation for each sample, from its `draw`, [*indices.shape, d]; None means
                 evaluation, without augmentation.
 
         Returns:
@@ -115,8 +115,8 @@ class ClientData:
         if draws is not None and self.augment is not None:
             x = self.augment.apply(x, draws.flatten(0, -2).to(x.device))
         scale, shift = self._affine_in(dtype)
-        if scale is not None:  # in two steps: torch.addcmul is several times slower with two numbers
-            x = x * scale  # not in place: an augmentation may hand out a tensor that it keeps
+        if scale is not None:  # two steps are faster, as torch.addcmul is several times slower with two scalars
+            x = x * scale  # this is not in place, as an augmentation may return a tensor that it keeps
         if shift is not None:
             x = x + shift
         y = self.labels.index_select(0, flat)
@@ -124,7 +124,7 @@ class ClientData:
         return x.view(*indices.shape, *self.input_shape), y.view(*indices.shape, *y.shape[1:])
 
     def to(self, device: torch.device | str) -> ClientData:
-        """Return the same with samples and labels on another device; nothing is copied where they are there already."""
+        """Return the data with samples and labels on another device; nothing is copied if they are already there."""
         return dataclasses.replace(
             self,
             images=self.images.to(device),
@@ -134,8 +134,8 @@ class ClientData:
         )
 
     def _affine_in(self, dtype: torch.dtype) -> Affine:
-        """Scale and shift, None where they would change nothing."""
-        # Kept, because a conversion a batch is a kernel launch a batch, and a look at the numbers waits for the device.
+        """Return scale and shift in a dtype; None for one that would change nothing."""
+        # They are cached, as a conversion for each batch would launch a kernel, and reading them waits for the device.
         if dtype not in self._affine:
             scale, shift = self.scale.to(dtype), self.shift.to(dtype)
             self._affine[dtype] = (

@@ -1,4 +1,4 @@
-"""The LightningDataModule of all data sets: load, divide, lay out, and hand one sweep a round to Lightning."""
+"""The LightningDataModule of all data sets, which loads the samples and divides them among the clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT_VARIABLE = "DFL_DATA_ROOT"
 
 
 class OneSweep:
-    """What Lightning sees as a loader: one batch, which stands for a whole round; the data stay where they are."""
+    """A data loader for Lightning with a single batch, which stands for a whole round and contains no data."""
 
     def __len__(self) -> int:
         return 1
@@ -41,33 +41,35 @@ class OneSweep:
 
 
 class FederatedData(RecordsArguments, L.LightningDataModule):
-    """Samples of many clients. A data set is a subclass with one method, `load`.
+    """The samples of many clients; a data set is a subclass that implements one method, `load`.
 
-    After `setup`, `clients` holds everything an engine needs. Samples that are held out follow what a client trains on.
+    After `setup`, `clients` contains everything that an engine needs. The distribution of a client's validation and
+    test samples follows that of its training samples.
 
     Args:
         num_clients: number of clients m.
-        partition: how the training samples are divided; null means IID.
+        partition: rule that divides the training samples; null means IID.
         test_fraction: share of each client's own samples that is held out for its test, rounded down; null takes the
-            test samples from the official test set, or a quarter of the client's own where there is none (or none of
+            test samples from the official test set, or a quarter of the client's own if there is none (or none of
             the client's writer, see `ByWriter`); 0 means no test.
         val_fraction: share of each client's remaining samples that is held out for validation, rounded down.
-        test_size: samples of each client's test part, before rounding up for each class, where they come from the
+        test_size: number of each client's test samples, before rounding up for each class, if they come from the
             official test set and follow the class distribution that the client was drawn with (`Dirichlet` with
             flavour `equal_sizes`, `Pathological`) or that of its training samples (flavour `image_by_image`).
-        samples_per_client: samples a client keeps at most, validation and own test part included, drawn at random;
-            null keeps all.
+        samples_per_client: largest number of samples of a client, validation and own test part included, drawn at
+            random; null keeps all.
         root: folder of the data sets' files; null means the environment variable DFL_DATA_ROOT, else `./data`.
         seed: seed of the split; null means the run's seed.
-        split: a split.npz to repeat, instead of drawing: partition, fractions, sizes and seed are not used then; null
-            draws.
-        normalise: subtract the mean and divide by the standard deviation of the training samples, channel by channel.
-        augment: random crops (padding 4) and horizontal flips in training.
+        split: a split.npz to repeat, instead of drawing a split: partition, fractions, sizes and seed are then not
+            used; null draws a split.
+        normalise: True to subtract the mean and divide by the standard deviation of the training samples, for each
+            channel.
+        augment: True for random crops (padding 4) and horizontal flips in training.
     """
 
-    noun: str | None = None  # what a sample is called; None: an image where it has the shape of one
-    expected: tuple[Path, bool] | None = None  # the split.npz of the run that this one repeats; with the same draw?
-    run_seed: int | None = None  # the trainer sets it; without one, Lightning's PL_GLOBAL_SEED or 0
+    noun: str | None = None  # the name of a sample in messages; None: image or sample, by the shape
+    expected: tuple[Path, bool] | None = None  # split.npz of the run that this one repeats; True: with the same draw
+    run_seed: int | None = None  # set by the trainer; None means Lightning's PL_GLOBAL_SEED or 0
 
     def __init__(
         self,
@@ -111,20 +113,20 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
 
     @abstractmethod
     def load(self) -> Source:
-        """Read the data set. Called on every process; downloads belong to `prepare_data`."""
+        """Read the data set. All processes call this; downloads belong to `prepare_data`."""
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
-        """Return both once it is known which samples clients train on; by default as they are.
+        """Transform the data set and the split by statistics of the clients' training samples; by default do nothing.
 
-        The place for what is computed from training samples only, such as means of columns.
+        A subclass can compute here what must not depend on test samples, such as the means of columns.
 
         Args:
-            source: as it was loaded; the same samples in the same order are returned.
-            split: who trains, validates and is tested on which of them.
+            source: the loaded data set; the returned one must have the same samples in the same order.
+            split: training, validation and test samples of each client.
         """
         return source, split
 
-    # -- what engines and reports read
+    # -- attributes for engines and reports
 
     @property
     def clients(self) -> ClientData:
@@ -149,16 +151,18 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
 
     @property
     def split_seed(self) -> int:
-        """The seed that the split is drawn with."""
+        """The seed of the split: that of the data, else that of the run."""
         if self.seed is not None:
             return self.seed
         return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.run_seed is None else self.run_seed
 
     def setup(self, stage: str | None = None) -> None:
-        """Load, divide and lay out; a second call does nothing unless the seed or an option has changed.
+        """Load the data set, divide it among the clients and build their tensors.
+
+        A second call does nothing unless the seed or an option has changed.
 
         Raises:
-            UserError: the data are missing, cannot be divided as asked, or hold NaN or infinity.
+            UserError: the data are missing, cannot be divided as asked, or contain NaN or infinity.
         """
         if self._clients is not None and self._drawn_with is not None and _same(self._drawn_with, self._options()):
             return
@@ -176,33 +180,37 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
         self._source, self._split, self._drawn_with = source, split, self._options()
 
     def _options(self) -> dict[str, Any]:
-        """Return what decides who has which samples: the seed, and the public attributes of data and partition."""
-        own = {f"data.{name}": value for name, value in vars(self).items() if name[0] != "_" and name != "trainer"}
+        """Return everything that determines the split: the seed, and the public attributes of data and partition."""
+        of_data = {f"data.{name}": value for name, value in vars(self).items() if name[0] != "_" and name != "trainer"}
         of_partition = {f"partition.{name}": value for name, value in vars(self.partition).items()}
-        return {**own, **of_partition, "seed": self.split_seed}
+        return {**of_data, **of_partition, "seed": self.split_seed}
 
     def check_range(self, dtype: torch.dtype) -> None:
-        """Refuse samples that are numbers, but infinity in the type that a run's inputs have.
+        """Raise if finite samples are infinite in the dtype of a run's inputs.
 
         Args:
             dtype: float32, or float64 with `trainer.precision: 64-true`.
+
+        Raises:
+            UserError: a sample of a client is beyond the range of the dtype.
         """
         if self.clients.images.dtype == torch.float64 != dtype:
             refuse_what_is_no_number(self.clients, self.client_split, self.source, dtype)
 
     def notes(self) -> list[str]:
-        """Return what a person should know before training: other data than expected, a partition that is not used."""
+        """Return remarks for the user before training: other data than expected, or a partition that is not used."""
         expected = self.expected or (None if self.split is None else (Path(self.split), False))
-        found = ""
+        differing = ""
         if expected is not None:
-            found = difference(expected[0], self.client_split, self.source, same_draw=expected[1])
+            differing = difference(expected[0], self.client_split, self.source, same_draw=expected[1])
         given, used = self.partition.describe(), self.client_split.partition
         if self.split is None or not self._partition_given or given == used:
-            return [found] if found else []
+            return [differing] if differing else []
         unused = f"data.split decides who has which sample ({used}); data.partition {given} is not used"
-        return [*([found] if found else []), unused]
+        return [*([differing] if differing else []), unused]
 
     def _divide(self, source: Source) -> Split:
+        """Draw a split by the partition."""
         if self.num_clients > len(source.labels):
             raise UserError(
                 f"data: {self.num_clients} clients, but {source.name} has {len(source.labels)} training samples; "
@@ -230,11 +238,11 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
         )
 
     def fingerprint(self) -> dict[str, int]:
-        """Return checksums of the loaded data and of their division among clients, see `fingerprint.NAMES`."""
+        """Return checksums of the loaded data and of their division among clients; see `fingerprint.NAMES`."""
         return {**self.source.fingerprint, "division": self.client_split.fingerprint}
 
     def save_split(self, path: str | Path) -> None:
-        """Write `split.npz`, which `split=path` repeats exactly; see `split_file.write_split`."""
+        """Write a `split.npz`, which the option `split` repeats exactly; see `split_file.write_split`."""
         write_split(path, self.client_split, self.source)
 
     def describe(self) -> str:
@@ -248,23 +256,23 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
         noun = self.noun or ("image" if self.source.images.ndim == 4 else "sample")
         return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} {noun}s a client"
 
-    # -- what Lightning calls
+    # -- methods that Lightning calls
 
     def train_dataloader(self) -> OneSweep:
-        """Return one batch a round."""
+        """Return a loader with one batch for each round."""
         return OneSweep()
 
     def val_dataloader(self) -> OneSweep:
-        """Return one batch an evaluation."""
+        """Return a loader with one batch for each evaluation."""
         return OneSweep()
 
     def test_dataloader(self) -> OneSweep:
-        """Return one batch an evaluation."""
+        """Return a loader with one batch for each evaluation."""
         return OneSweep()
 
 
 def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether options are the same objects or equal plain values; arrays are not looked into."""
+    """Return True if options are the same objects or equal plain values; the values of arrays are not compared."""
     plain = (bool, int, float, str, tuple, list, Path)
 
     def equal(one: Any, other: Any) -> bool:
@@ -274,5 +282,6 @@ def _same(before: dict[str, Any], now: dict[str, Any]) -> bool:
 
 
 def _range(sizes: Tensor) -> str:
+    """Format the range of some sizes, for example `67–68`."""
     low, high = int(sizes.min()), int(sizes.max())
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"

@@ -1,4 +1,4 @@
-"""Checksums of arrays, and the sentence part that says whose checksums differ."""
+"""Checksums of arrays, and a description of differences between checksums."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from torch import Tensor
 __all__ = ["NAMES", "changes", "checksum_of"]
 
 NAMES = {"inputs": "inputs", "targets": "targets", "names": "names or categories", "division": "samples of each client"}
-"""What a checksum is of, by its key; in the order in which differences are named."""
+"""Descriptions of checksums by their keys, in the order in which differences are listed."""
 
 _THREADS = 4
-_BYTES = 2**24  # at a time, so that no whole data set is ever copied
+_BYTES = 2**24  # size of a block, so that a whole data set is never copied
 
 
 def checksum_of(tensors: Sequence[Tensor | None], about: object = None) -> int:
-    """Return the CRC-32 of types, shapes and values, at a gigabyte and more in a second.
+    """Compute the CRC-32 of the types, shapes and values of tensors, at more than a gigabyte per second.
 
-    It does not depend on how a tensor lies in memory, nor on the device.
+    It depends neither on the memory layout of a tensor nor on the device.
 
     Args:
-        tensors: in their order; None counts, too.
-        about: plain values that come first, as their `repr`.
+        tensors: the tensors in a fixed order; None is included in the checksum, too.
+        about: plain values that are included by their `repr`.
     """
-    found = zlib.crc32(repr(about).encode())
+    checksum = zlib.crc32(repr(about).encode())
     for tensor in tensors:
-        found = zlib.crc32(b"none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode(), found)
+        kind = b"none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode()
+        checksum = zlib.crc32(kind, checksum)
         if tensor is None or not tensor.numel():
             continue
         rows = max(1, _BYTES * len(tensor) // (tensor.numel() * tensor.element_size()))
@@ -37,10 +38,10 @@ def checksum_of(tensors: Sequence[Tensor | None], about: object = None) -> int:
         if len(blocks) == 1:
             checksums = [_of_block(blocks[0])]
         else:
-            with ThreadPoolExecutor(_THREADS) as threads:  # Python's lock is free while a checksum is computed
+            with ThreadPoolExecutor(_THREADS) as threads:  # zlib releases Python's lock while it computes a checksum
                 checksums = list(threads.map(_of_block, blocks))
-        found = zlib.crc32(repr(checksums).encode(), found)
-    return found
+        checksum = zlib.crc32(repr(checksums).encode(), checksum)
+    return checksum
 
 
 def _of_block(block: Tensor) -> int:
@@ -48,10 +49,10 @@ def _of_block(block: Tensor) -> int:
 
 
 def changes(then: dict[str, int], now: dict[str, int]) -> str:
-    """Return in words what differs between two sets of checksums; empty where nothing does.
+    """Describe which of two sets of checksums differ; empty if none does.
 
     Args:
-        then: as they were saved.
-        now: of this run.
+        then: the saved checksums.
+        now: the checksums of this run.
     """
     return " and the ".join(what for key, what in NAMES.items() if then.get(key) != now.get(key))

@@ -1,9 +1,9 @@
-"""From a split to resident tensors: every distinct (sample, transformation) is made once."""
+"""Construction of the clients' tensors from a split; each pair of a sample and a transformation is made once."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.ma  # np.unique imports it otherwise, in each fork of this process again
+import numpy.ma  # otherwise np.unique imports it, again in each fork of this process
 import torch
 from torch import Tensor
 
@@ -19,7 +19,7 @@ __all__ = ["materialise", "rotate"]
 def rotate(images: Tensor, degrees: float) -> Tensor:
     """Rotate images counter-clockwise about their centre; corners are filled with zeros.
 
-    Multiples of 90 degrees move pixels and change no value; other angles interpolate bilinearly.
+    Multiples of 90 degrees only move pixels; other angles interpolate bilinearly.
 
     Args:
         images: [..., H, W].
@@ -33,7 +33,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     turns, rest = divmod(degrees % 360, 90)
     if rest == 0:
         return torch.rot90(images, int(turns), dims=(-2, -1))
-    from torchvision.transforms import InterpolationMode  # which takes seconds, and is needed by few runs
+    from torchvision.transforms import InterpolationMode  # imported here, as it takes seconds and few runs need it
     from torchvision.transforms import functional as vision
 
     chunks = [vision.rotate(chunk, degrees, InterpolationMode.BILINEAR) for chunk in images.split(CHUNK)]
@@ -41,19 +41,19 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 
 def materialise(source: Source, split: Split, normalise: bool = False, augment: Augment | None = None) -> ClientData:
-    """Lay out the samples so that from here on a batch is a gather by index.
+    """Build the tensors of all clients, from which batches are gathered by indices.
 
-    Without rotations and label maps the source's own tensors are used; otherwise only samples that a client uses are
-    kept.
+    Without rotations and label maps these are the source's own tensors; otherwise they contain only samples that a
+    client uses.
 
     Args:
         source: the data set.
-        split: who has which of its samples, rotated and renamed how.
-        normalise: see `Source.affine`.
-        augment: see `ClientData`.
+        split: samples, rotation and label map of each client.
+        normalise: True to normalise inputs; see `Source.affine`.
+        augment: augmentation of training batches; see `ClientData`.
 
     Raises:
-        UserError: the samples are no images that can be rotated.
+        UserError: the samples are not images that can be rotated.
     """
     images, labels = source.everything()
     offset = len(source.labels) if split.test_official else 0
@@ -64,9 +64,9 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
     kinds, kind_of, kind_of_test = _transformations(split, source.num_classes)
     if len(kinds) > 1:
         # Key of a sample: kind * (number of samples) + index. Kind 0 changes nothing.
-        for part, of in ((train, kind_of), (val, kind_of), (test, kind_of_test)):
+        for part, kinds_of_clients in ((train, kind_of), (val, kind_of), (test, kind_of_test)):
             for client, indices in enumerate(part):
-                part[client] = of[client] * len(labels) + indices
+                part[client] = kinds_of_clients[client] * len(labels) + indices
         keys = np.unique(np.concatenate([*train, *val, *test, official]))
         images, labels = _transformed(images, labels, keys, kinds)
         for part in (train, val, test):
@@ -97,28 +97,32 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
 
 
 Kind = tuple[float, tuple[int, ...]]
+"""A transformation: the angle in degrees, and the new name of each class."""
 
 
 def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.ndarray, np.ndarray]:
-    """The distinct transformations, the one that changes nothing first, and which one each client has.
+    """List the distinct transformations, the identity first, and the index of each client's transformation.
 
-    The second array is for the clients' test samples.
+    Returns:
+        The transformations; their index for each client's training and validation samples, int64 [m]; and that for its
+        test samples, int64 [m].
     """
     identity: Kind = (0.0, tuple(range(num_classes)))
     kinds: dict[Kind, int] = {identity: 0}
     test_label_map = split.label_map if split.test_label_map is None else split.test_label_map
-    found = []
+    indices = []
     for label_map in (split.label_map, test_label_map):
         kind_of = np.zeros(len(split.train), dtype=np.int64)
         for client in range(len(split.train)):
             angle = 0.0 if split.rotation is None else float(split.rotation[client]) % 360
             names = identity[1] if label_map is None else tuple(int(label) for label in label_map[client])
             kind_of[client] = kinds.setdefault((angle, names), len(kinds))
-        found.append(kind_of)
-    return list(kinds), found[0], found[1]
+        indices.append(kind_of)
+    return list(kinds), indices[0], indices[1]
 
 
 def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[Kind]) -> tuple[Tensor, Tensor]:
+    """Return the transformed samples and labels of some keys, ascending; see `materialise`."""
     new_images = images.new_empty((len(keys), *images.shape[1:]))
     new_labels = labels.new_empty((len(keys), *labels.shape[1:]))
     for number, (angle, names) in enumerate(kinds):
@@ -129,8 +133,8 @@ def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[K
             _check_rotation(chosen, angle)
             chosen = rotate(chosen, angle)
         new_images[start:end] = chosen
-        own = labels.index_select(0, indices)
-        new_labels[start:end] = own if names == tuple(range(len(names))) else torch.tensor(names)[own]
+        unchanged = labels.index_select(0, indices)
+        new_labels[start:end] = unchanged if names == tuple(range(len(names))) else torch.tensor(names)[unchanged]
     return new_images, new_labels
 
 

@@ -1,4 +1,4 @@
-"""How samples are divided among clients."""
+"""Partitions, which divide the samples of a data set among the clients."""
 
 from dfl_lightning.data.partitions.base import Assignment, Partition
 from dfl_lightning.data.partitions.clusters import (

@@ -1,4 +1,4 @@
-"""What a partition is: who gets which samples, and how a client's samples differ from the source."""
+"""The base class of partitions, and helpers to divide samples."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ __all__ = ["Assignment", "Partition", "TooFewOfAClass"]
 
 
 class TooFewOfAClass(UserError):
-    """The data do not have the classes that a partition asks for, or not enough of one."""
+    """The data do not have the classes that a partition requires, or too few samples of one."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The samples of each client, before validation and test parts are cut from them.
+    """The samples of each client, before validation and test parts are held out.
 
     Attributes:
-        train: per client the indices of its samples in the source, int64, sorted; no sample belongs to two clients.
+        train: indices of each client's samples in the source, int64, sorted; no sample belongs to two clients.
         clusters: ground-truth cluster of each client, int64 [m], or None.
         rotation: counter-clockwise rotation of each client's images in degrees, float64 [m], or None.
-        label_map: what each client calls each class of the source, int64 [m, C], or None.
-        test_label_map: the same for its test samples, where that differs; None means `label_map`.
-        prior: class distribution that each client's samples were drawn from, float64 [m, C], where its part of an
-            official test set follows this rather than its counts; else None.
-        adversaries: clients whose training labels were falsified, bool [m]; None where that is not a question.
-        writers: name of the writer that each client is, str [m], where clients are writers; else None.
-        test: per client the indices of its samples in the official test set, where it is known which are its own; or
-            None.
-        tests_on_own: the official test set has nothing like the clients' samples: unless `test_fraction` says
-            otherwise, each client's test is held out from its own.
-        test_groups: clients of the same group divide the official test set among themselves, int64 [m]; None means all
-            together, or the clusters where these see samples or names transformed.
+        label_map: new name of each class of the source for each client, int64 [m, C], or None.
+        test_label_map: the label map for test samples, if it differs; None means `label_map`.
+        prior: class distribution that each client's samples were drawn from, float64 [m, C], if the client's part of an
+            official test set follows it instead of the counts of its training samples; else None.
+        adversaries: clients whose training labels were falsified, bool [m]; None if the partition does not do that.
+        writers: name of the writer that each client is, str [m]; None if clients are not writers.
+        test: indices of each client's samples in the official test set, if it is known which are its own; or None.
+        tests_on_own: True if the official test set does not have samples like the clients'. Each client's test is then
+            held out from its own samples, unless `test_fraction` is set.
+        test_groups: group of each client, int64 [m]; clients of a group divide the official test set among themselves.
+            None means a single group, or the clusters if these have rotations or label maps.
     """
 
     train: list[np.ndarray]
@@ -54,7 +53,7 @@ class Assignment:
     test_groups: np.ndarray | None = None
 
     def groups_of_test(self) -> np.ndarray:
-        """Return who divides the official test set with whom, int64 [m]; see `test_groups`."""
+        """Return the group of each client for the division of the official test set, int64 [m]; see `test_groups`."""
         if self.test_groups is not None:
             return self.test_groups
         if self.clusters is not None and (self.rotation is not None or self.label_map is not None):
@@ -63,31 +62,31 @@ class Assignment:
 
 
 class Partition(RecordsArguments, ABC):
-    """How the training samples of a data set are divided among the clients.
+    """Base class of rules that divide the training samples of a data set among the clients.
 
-    Your own partition implements `assign`; it draws from
-    `dfl_lightning.utils.randomness.random_streams.numpy_stream(seed, ...)` only. One that needs more than labels
-    overrides `divide`, too.
+    Your own partition implements `assign`, which must draw only from
+    `dfl_lightning.utils.randomness.random_streams.numpy_stream(seed, ...)`. A partition that needs more than labels
+    also overrides `divide`.
 
     Attributes:
-        needs_writers: whether the data set must say who wrote each sample, where reading that is extra work.
+        needs_writers: True if the data set must provide the writer of each sample, even if reading these is extra work.
     """
 
     needs_writers: bool = False
 
     @abstractmethod
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """Divide the samples.
+        """Divide the samples by their labels.
 
         Args:
-            labels: class of every training sample of the source, int64 [N]; the stratum where targets are no classes
+            labels: class of each training sample of the source, int64 [N]; its stratum if targets are not classes
                 (see `Source.strata`).
             num_classes: number of classes C, or of strata.
             num_clients: number of clients m, at most N.
             seed: seed of the split.
 
         Returns:
-            The samples of each client and what is known about them.
+            The samples of each client and their properties.
 
         Raises:
             UserError: the partition cannot be drawn for these numbers.
@@ -98,14 +97,15 @@ class Partition(RecordsArguments, ABC):
 
         Args:
             source: the data set.
-            num_clients: m.
-            seed: of the partition's draws.
+            num_clients: number of clients m.
+            seed: seed of the split.
 
         Returns:
-            Indices of the training samples by client, and what else the partition sets.
+            The samples of each client and their properties.
 
         Raises:
-            TooFewOfAClass: the sentence says what counts as a class where targets are none.
+            TooFewOfAClass: the data have too few classes, or samples of one; the message explains strata if targets
+                are not classes.
         """
         try:
             return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
@@ -120,12 +120,12 @@ class Partition(RecordsArguments, ABC):
 
 
 def contiguous_clusters(num_clients: int, num_clusters: int, name: str) -> np.ndarray:
-    """Cluster of each client, int64 [m]: blocks of consecutive ids, as even as possible.
+    """Assign clients to clusters, int64 [m], that are blocks of consecutive ids of sizes as equal as possible.
 
     Args:
-        num_clients: m.
-        num_clusters: 1 to m.
-        name: of the partition, for the message.
+        num_clients: number of clients m.
+        num_clusters: number of clusters, 1 to m.
+        name: name of the partition, for the message.
 
     Raises:
         UserError: there are more clusters than clients.
@@ -144,12 +144,12 @@ def contiguous_clusters(num_clients: int, num_clusters: int, name: str) -> np.nd
 
 
 def deal(indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffle indices and deal them to clients; sizes differ by at most one, each part is sorted.
+    """Shuffle indices and divide them among clients into sorted parts whose sizes differ by at most one.
 
     Args:
-        indices: int64 [N].
-        num_clients: m.
-        rng: shuffles them.
+        indices: indices of samples, int64 [N].
+        num_clients: number of clients m.
+        rng: generator of the permutation.
     """
     each, over = divmod(len(indices), num_clients)
     return sorted_pieces(rng.permutation(indices), each + (np.arange(num_clients) < over))
@@ -158,13 +158,14 @@ def deal(indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> lis
 def split_by_counts(
     counts: np.ndarray, labels: np.ndarray, num_classes: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Give client i `counts[i, c]` random samples of class c; no sample twice, each part sorted.
+    """Draw `counts[i, c]` samples of class c for client i; parts are sorted, and no sample belongs to two clients.
 
     Args:
-        counts: samples a client gets of each class, int64 [m, C]; a column sums to at most the samples of its class.
-        labels: class of every sample, int64 [N].
+        counts: number of samples of each client and class, int64 [m, C]; a column sums to at most the samples of its
+            class.
+        labels: class of each sample, int64 [N].
         num_classes: number of classes C.
-        rng: where the samples are drawn from.
+        rng: generator of the draws.
     """
     parts: list[list[np.ndarray]] = [[] for _ in counts]
     for c in range(num_classes):

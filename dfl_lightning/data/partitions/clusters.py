@@ -1,4 +1,4 @@
-"""Ground-truth clusters: clients of a cluster share a transformation of images or labels, or a set of labels."""
+"""Partitions with ground-truth clusters, whose clients share a rotation, a label map or a set of labels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 
 
 class _Transformed(Partition):
-    """Clients draw their samples alike; then their cluster transforms these.
+    """Base class of partitions with IID samples that each cluster transforms in its own way.
 
     Args:
-        per_class: samples of each class that a client gets; None: all samples are dealt evenly, whatever their classes.
+        per_class: number of a client's samples of each class; None: all samples are divided evenly, whatever their
+            classes.
     """
 
     def __init__(self, per_class: int | None) -> None:
@@ -40,12 +41,12 @@ class _Transformed(Partition):
         rng = numpy_stream(seed, "partition")
         if self.per_class is None:
             return deal(np.arange(len(labels)), num_clients, rng)
-        there = np.bincount(labels, minlength=num_classes)
-        if there.min() < num_clients * self.per_class:
+        available = np.bincount(labels, minlength=num_classes)
+        if available.min() < num_clients * self.per_class:
             raise TooFewOfAClass(
                 f"data.partition {self.describe()}: {num_clients} clients with {self.per_class} samples of each class "
-                f"need {num_clients * self.per_class}, but class {there.argmin()} has {there.min()}; lower num_clients "
-                f"or per_class"
+                f"need {num_clients * self.per_class}, but class {available.argmin()} has {available.min()}; lower "
+                f"num_clients or per_class"
             )
         return split_by_counts(np.full((num_clients, num_classes), self.per_class), labels, num_classes, rng)
 
@@ -55,14 +56,14 @@ class _Transformed(Partition):
 
 
 class RotatedClusters(_Transformed):
-    """IID images; each cluster sees them rotated by its own angle (PANM, section 4.1).
+    """IID images that each cluster rotates by an angle of its own (PANM, section 4.1).
 
-    Clusters are blocks of consecutive clients, as even as possible.
+    Clusters are blocks of consecutive clients, of sizes as equal as possible.
 
     Args:
         degrees: counter-clockwise angle of each cluster in degrees. Multiples of 90 are exact, others bilinear.
-        per_class: samples of each class that a client gets (PANM's clients have 20 or 10); null: all samples are dealt
-            evenly, whatever their classes.
+        per_class: number of a client's samples of each class (20 or 10 in PANM); null: all samples are divided evenly,
+            whatever their classes.
     """
 
     def __init__(self, degrees: Sequence[float] = (0, 90, 180, 270), per_class: int | None = None) -> None:
@@ -83,16 +84,16 @@ class RotatedClusters(_Transformed):
 
 
 class SwappedLabelClusters(_Transformed):
-    """IID samples; each cluster exchanges some labels (PANM, section 4.1).
+    """IID samples of which each cluster exchanges some labels (PANM, section 4.1).
 
-    Clusters are blocks of consecutive clients, as even as possible.
+    Clusters are blocks of consecutive clients, of sizes as equal as possible.
 
     Args:
-        swaps: for each cluster a list of cycles of labels: `[0, 1]` swaps two, `[0, 1, 2]` calls 0 1, 1 2 and 2 0, and
-            `[]` in place of the list leaves a cluster as it is. Null means PANM's two clusters, `[[[0, 1]], [[6, 7]]]`;
-            its four are `[[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]`.
-        per_class: samples of each class that a client gets (PANM's clients have 20 or 10); null: all samples are dealt
-            evenly, whatever their classes.
+        swaps: for each cluster a list of cycles of labels. `[0, 1]` swaps two, and `[0, 1, 2]` renames 0 to 1, 1 to 2
+            and 2 to 0. A cluster with `[]` instead of a list of cycles keeps its labels. Null means PANM's two
+            clusters, `[[[0, 1]], [[6, 7]]]`; its four are `[[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]`.
+        per_class: number of a client's samples of each class (20 or 10 in PANM); null: all samples are divided evenly,
+            whatever their classes.
     """
 
     def __init__(self, swaps: list[list[list[int]]] | None = None, per_class: int | None = None) -> None:
@@ -130,14 +131,14 @@ class SwappedLabelClusters(_Transformed):
 
 
 class LabelClusters(Partition):
-    """The labels are divided among the clusters; a client has samples of its cluster's labels (FL-FDMS, section 6.1.1).
+    """Labels divided among clusters, whose clients have samples of these labels only (FL-FDMS, section 6.1.1).
 
-    Labels go to clusters in their order, clusters are blocks of consecutive clients, both as even as possible. All
-    clients have the same number of samples; what a cluster has above that is left out.
+    Labels are divided in their order, and clusters are blocks of consecutive clients, both of sizes as equal as
+    possible. All clients have the same number of samples; the other samples of a cluster are left out.
 
     Args:
         clusters: number of clusters; FL-FDMS has 5, of two labels each.
-        labels: the labels of each cluster, in place of a number of clusters. The toy example of AFIND+ (figure 2) is
+        labels: the labels of each cluster, instead of a number of clusters. The toy example of AFIND+ (figure 2) is
             `[[4, 5, 6, 7], [0, 1, 2, 3]]` with 3 clients.
     """
 

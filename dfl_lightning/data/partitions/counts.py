@@ -1,4 +1,4 @@
-"""Numbers of samples by class and client, as a table says."""
+"""A partition by a table of the numbers of samples of each client and class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DPFL_TOY = [
 
 
 class ClassCounts(Partition):
-    """Every client has as many samples of each class as a table says, drawn at random.
+    """Random samples in numbers that a table sets for each client and class.
 
     Args:
         counts: for each client the number of samples by class, for example `[{0: 50, 4: 50}, {1: 200}]`. Null means the

@@ -1,4 +1,4 @@
-"""Label skew by a Dirichlet distribution, in the ways that papers and their code mean it."""
+"""Label skew by a Dirichlet distribution, in the flavours of several papers and their code."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _IN_WORDS = {"equal_sizes": "", "image_by_image": ", image by image", "per_class
 
 
 class Dirichlet(Partition):
-    """Label skew: the smaller alpha, the fewer classes a client has.
+    """Label skew by a Dirichlet distribution: the smaller alpha, the fewer classes a client has.
 
-    Flavour `image_by_image` is that of the public code of Dis-PFL (Dai et al. 2022), which AFIND+ follows: every client
+    Flavour `image_by_image` is that of the public code of Dis-PFL (Dai et al. 2022), which AFIND+ follows. Each client
     has floor(N / m) samples and its own class distribution Dir(alpha). One sample after the other is drawn without
     replacement, each by a random client that is not full; when a class runs out, the distributions are renormalised
-    over the classes that are left. A client's part of an official test set has the shares of its training samples.
-    Flavour `equal_sizes`, the default, has the same sizes and distributions, but all clients draw at the same time, and
-    a class that is asked for more often than it has samples is given out by lot. Where classes run out, clients are
-    more skewed: of 10 clients of 10 classes at alpha 0.1 a client's largest class has half of its samples on average,
-    in `image_by_image` 47 %. A client's part of an official test set follows its class distribution.
-    Flavour `per_class` is that of DPFL (2025, appendix H), taken from NIID-Bench (Li et al. 2022, section IV-A): each
-    class is divided among the clients by Dir(alpha), clients that already have N / m samples get nothing more of it,
-    and all is drawn again until the smallest client has `min_size` samples. Every sample belongs to one client.
+    over the classes that are left. A client's part of an official test set has the class shares of its training
+    samples.
+    Flavour `equal_sizes`, the default, has the same sizes and distributions, but all clients draw at the same time. If
+    they want more samples of a class than there are, these are distributed at random. When classes run out, clients are
+    more skewed: of 10 clients with 10 classes at alpha 0.1, a client's largest class has half of its samples on
+    average, in `image_by_image` 47 %. A client's part of an official test set follows its class distribution.
+    Flavour `per_class` is that of DPFL (2025, appendix H), taken from NIID-Bench (Li et al. 2022, section IV-A). Each
+    class is divided among the clients by Dir(alpha); clients that already have N / m samples get no more. All is drawn
+    again until the smallest client has `min_size` samples. All samples are used.
 
     Args:
         alpha: concentration, > 0; 0.1 is strong skew, 100 is nearly IID.
         flavour: `equal_sizes`, `image_by_image` or `per_class`.
-        min_size: samples of the smallest client in flavour `per_class`; null means 20 as in DPFL, or a tenth of the
-            mean size N / m where that is less, at least 2.
+        min_size: least number of samples of a client in flavour `per_class`; null means 20 as in DPFL, or a tenth of
+            the mean size N / m if that is less, at least 2.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Dirichlet(Partition):
     ) -> None:
         check_alpha(alpha, "Dirichlet")
         if flavour not in _IN_WORDS:
-            raise UserError(f"data.partition Dirichlet: flavour is {', '.join(_IN_WORDS)}, not {flavour!r}")
+            raise UserError(f"data.partition Dirichlet: flavour must be {', '.join(_IN_WORDS)}, not {flavour!r}")
         if min_size is not None and min_size < 1:
             raise UserError(f"data.partition Dirichlet: min_size must be at least 1, not {min_size}")
         self.alpha = alpha
@@ -84,7 +85,7 @@ class Dirichlet(Partition):
             for c, total in enumerate(available):
                 share = rng.dirichlet(np.full(num_clients, self.alpha))
                 share[counts.sum(1) >= mean_size] = 0.0
-                if share.sum() <= 0:  # all clients with a share are full: the others divide the class evenly
+                if share.sum() <= 0:  # all clients with a share are full, so that the others divide the class evenly
                     share = (counts.sum(1) < mean_size).astype(float)
                 if share.sum() <= 0:
                     share = np.ones(num_clients)
@@ -100,27 +101,27 @@ class Dirichlet(Partition):
 
 
 def check_alpha(alpha: float, name: str) -> None:
-    """Refuse a concentration that is not a positive number.
+    """Raise if a concentration is not a positive number.
 
     Args:
         alpha: the concentration.
-        name: of the partition, for the message.
+        name: name of the partition, for the message.
 
     Raises:
-        UserError: it is zero, negative, infinite or NaN.
+        UserError: the concentration is zero, negative, infinite or NaN.
     """
     if not (alpha > 0 and math.isfinite(alpha)):
         raise UserError(f"data.partition {name}: alpha must be a positive number, not {alpha}")
 
 
 def divide(total: int, share: np.ndarray) -> np.ndarray:
-    """Divide a number of things in proportion to shares, by rounding the cumulative shares.
+    """Divide a number of items in proportion to shares, by rounding the cumulative shares.
 
-    Every number is less than one away from its exact share, and the sum is `total`.
+    Each number differs by less than one from its exact share, and the sum is `total`.
 
     Args:
-        total: the number of things.
-        share: >= 0, not all zero, [m].
+        total: number of items.
+        share: shares >= 0, not all zero, [m].
 
     Returns:
         int64 [m].
@@ -130,21 +131,22 @@ def divide(total: int, share: np.ndarray) -> np.ndarray:
         [3, 0, 7]
     """
     ends = np.floor(np.cumsum(share) / share.sum() * total + 1e-9).astype(np.int64)
-    ends[np.flatnonzero(share)[-1] :] = total  # whatever rounding did to the last sum
+    ends[np.flatnonzero(share)[-1] :] = total  # rounding may have changed the last sum
     return np.diff(ends, prepend=0)
 
 
 def draw_equal_sizes(prior: np.ndarray, available: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Samples of each class that each client draws, where all clients draw at the same time.
+    """Draw the number of samples of each class for each client, if all clients draw at the same time.
 
-    Each draws what it still lacks from its renormalised prior; a class asked for more often than it has samples left is
-    given out by lot and is then empty.
+    In each step a client draws the samples that it still lacks from its prior, renormalised over the classes that are
+    left. If clients want more samples of a class than are left, these are distributed at random, and the class is
+    empty.
 
     Args:
         prior: class distribution of each client, [m, C].
-        available: samples of each class, int64 [C].
-        size: samples of a client.
-        rng: of the draws.
+        available: number of samples of each class, int64 [C].
+        size: number of samples of a client.
+        rng: generator of the draws.
 
     Returns:
         int64 [m, C], rows sum to `size`.
@@ -154,13 +156,13 @@ def draw_equal_sizes(prior: np.ndarray, available: np.ndarray, size: int, rng: n
     while (lacking := size - counts.sum(1)).any():
         open_prior = prior * (left > 0)
         total = open_prior.sum(1, keepdims=True)
-        # A client all of whose classes have run out takes what the others left.
+        # If all classes of a client have run out, it draws from all samples that are left.
         weights = np.where(total > 1e-12, open_prior / np.maximum(total, 1e-300), left / left.sum())
         wanted = rng.multinomial(lacking, weights / weights.sum(1, keepdims=True))
         for c in range(len(left)):
-            if (asked := wanted[:, c].sum()) > left[c]:
+            if (drawn := wanted[:, c].sum()) > left[c]:
                 wanted[:, c] = rng.multivariate_hypergeometric(wanted[:, c], left[c], method="marginals")
-                asked = left[c]
-            left[c] -= asked
+                drawn = left[c]
+            left[c] -= drawn
         counts += wanted
     return counts

@@ -1,4 +1,4 @@
-"""Clients that train on falsified labels."""
+"""A partition in which some clients train on falsified labels."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["FlippedLabels"]
 
 
 class FlippedLabels(Partition):
-    """Some clients rename the labels that they train and validate on, all in the same way (DPFL, section 4.3).
+    """Falsified labels of the training and validation samples of some clients, all renamed alike (DPFL, section 4.3).
 
     Another partition divides the samples. Test labels stay true, and test samples are divided as without flipping.
-    `ClientData.adversaries` says who is flipped, and flipped clients are clusters apart from the others.
+    `ClientData.adversaries` marks the flipped clients, which are clusters separate from the others.
 
     Args:
         fraction: share of the clients that are flipped, drawn at random, rounded to a whole number; DPFL has 40 of 100.
-        clients: the ids of the flipped clients, in place of a fraction.
-        permutation: what a flipped client calls each class: a list of all classes; null calls class y of C classes
-            C - 1 - y, as DPFL's public code does.
-        base: who has which samples; null means IID.
+        clients: the ids of the flipped clients, instead of a fraction.
+        permutation: new name of each class for a flipped client, a list of all classes; null renames class y of C
+            classes to C - 1 - y, as DPFL's public code does.
+        base: partition that divides the samples; null means IID.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class FlippedLabels(Partition):
         return self._flip(self.base.divide(source, num_clients, seed), source.num_strata, num_clients, seed)
 
     def _flip(self, base: Assignment, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """Return the assignment with falsified labels of the flipped clients."""
         flipped = self._flipped(num_clients, seed)
         names = np.tile(np.arange(num_classes), (num_clients, 1)) if base.label_map is None else base.label_map
         groups = np.zeros(num_clients, dtype=np.int64) if base.clusters is None else base.clusters
@@ -75,7 +76,7 @@ class FlippedLabels(Partition):
         )
 
     def _flipped(self, num_clients: int, seed: int) -> np.ndarray:
-        """The flipped clients, bool [m]."""
+        """Draw or read the flipped clients, bool [m]."""
         flipped = np.zeros(num_clients, dtype=bool)
         if self.clients is None:
             number = math.floor(self.fraction * num_clients + 0.5)
@@ -96,7 +97,7 @@ class FlippedLabels(Partition):
         return flipped
 
     def _names(self, num_classes: int) -> np.ndarray:
-        """What a flipped client calls each class, int64 [C]."""
+        """Return the new name of each class for a flipped client, int64 [C]."""
         if self.permutation is None:
             return np.arange(num_classes)[::-1]
         if sorted(self.permutation) != list(range(num_classes)):

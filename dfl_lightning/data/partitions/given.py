@@ -1,4 +1,4 @@
-"""A partition that the caller has made."""
+"""A partition by given lists of samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["GivenParts"]
 
 
 class GivenParts(Partition):
-    """Each client has the samples that are listed for it.
+    """Samples of each client by given lists.
 
     Args:
-        parts: a list of indices into the data set for each client; no index twice.
+        parts: list of indices into the data set for each client, without repeated indices.
     """
 
     def __init__(self, parts: Sequence[Sequence[int]]) -> None:
@@ -41,10 +41,10 @@ class GivenParts(Partition):
                 raise UserError(
                     f"data.parts: client {client} lists sample {values[times > 1][0]} twice; list each sample once"
                 )
-            taken = part[owner[part] >= 0]
-            if len(taken):
+            shared = part[owner[part] >= 0]
+            if len(shared):
                 raise UserError(
-                    f"data.parts: sample {taken[0]} is listed by client {owner[taken[0]]} and by client {client}; "
+                    f"data.parts: sample {shared[0]} is listed by client {owner[shared[0]]} and by client {client}; "
                     f"list each sample once"
                 )
             owner[part] = client
@@ -52,16 +52,16 @@ class GivenParts(Partition):
 
 
 def _indices(part: Sequence[int], client: int) -> np.ndarray:
-    """A client's list, int64; nothing is rounded, and nothing but whole numbers counts as an index."""
+    """Convert a client's list to int64 without rounding; raise if it contains anything but integers."""
     try:
-        found = np.asarray(part)
-    except ValueError:  # lists of several lengths
-        found = np.empty((0, 0))
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        indices = np.asarray(part)
+    except ValueError:  # numpy refuses nested lists of several lengths
+        indices = np.empty((0, 0))
+    if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise UserError(
             f"data.parts: what is listed for client {client} is not a list of whole numbers; give the indices of its "
             "samples"
         )
-    if found.size and found.max() >= 2**63:
-        raise UserError(f"data.parts: client {client} lists sample {found.max()}; no data set has that many")
-    return found.astype(np.int64)
+    if indices.size and indices.max() >= 2**63:
+        raise UserError(f"data.parts: client {client} lists sample {indices.max()}; no data set has that many")
+    return indices.astype(np.int64)

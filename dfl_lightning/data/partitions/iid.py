@@ -1,4 +1,4 @@
-"""Every client draws from the same distribution."""
+"""A partition in which all clients have the same distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["IID"]
 
 
 class IID(Partition):
-    """All samples, shuffled and dealt out evenly: sizes differ by at most one."""
+    """Random samples for all clients, in numbers that differ by at most one; all samples are used."""
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
         """See `Partition.assign`; every sample belongs to one client."""

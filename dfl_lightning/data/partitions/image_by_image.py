@@ -1,4 +1,4 @@
-"""Images drawn one at a time, by a random client and its class prior, as Dis-PFL's public code divides a data set."""
+"""Draws of one image at a time by a random client from its class prior, as in Dis-PFL's public code."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ import numpy as np
 __all__ = ["draw_image_by_image"]
 
 NO_MASS = 1e-12
-"""A client whose prior has no more than this in classes that are left draws these evenly."""
+"""Largest probability of all classes that are left at which a client draws from them evenly instead of by its prior."""
 
 
 def draw_image_by_image(prior: np.ndarray, available: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Draw images of each class for each client, one image after the other.
 
-    A step: a client that is not full, each equally likely, draws a class from its prior over the classes that are left.
-    This is that process exactly, without its loop over images. Which client draws does not depend on classes: the order
-    is that of independent Poisson processes, one a client. And until a class runs out the draws are independent: all
-    are made at once, and when a class has run out, those that drew it later draw again from what is left.
+    In each step a client that is not full, each equally likely, draws a class from its prior over the classes that are
+    left. This function computes exactly that process without a loop over images. The order of the clients does not
+    depend on classes: it is that of independent Poisson processes, one for each client. Until a class runs out, the
+    draws are independent, so that all are made together. When a class has run out, the later draws of this class are
+    repeated over the classes that are left.
 
     Args:
         prior: class distribution of each client, rows sum to 1, [m, C].
-        available: images of each class, int64 [C], at least `size` times m in all.
-        size: images of a client.
-        rng: of the draws.
+        available: number of images of each class, int64 [C], in total at least `size` times m.
+        size: number of images of a client.
+        rng: generator of the draws.
 
     Returns:
         int64 [m, C], rows sum to `size`, columns to at most `available`.
     """
     num_clients, num_classes = prior.shape
     arrivals = rng.exponential(size=(num_clients, size)).cumsum(1)
-    clients = np.argsort(arrivals, axis=None, kind="stable") // max(size, 1)  # whose turn it is, step by step
+    clients = np.argsort(arrivals, axis=None, kind="stable") // max(size, 1)  # the client that draws in each step
     classes = np.full(len(clients), -1)
     left = available > 0
     drawing = np.ones(len(clients), dtype=bool)
     while drawing.any():
         classes[drawing] = _draw(prior, left, clients[drawing], rng)
-        ends = np.full(num_classes, len(clients))  # of each class, the step at which it is asked for and has run out
+        ends = np.full(num_classes, len(clients))  # the first step that draws a class after it has run out
         for c in np.flatnonzero(left):
-            asked = np.flatnonzero(classes == c)
-            if len(asked) > available[c]:
-                ends[c] = asked[available[c]]
+            steps = np.flatnonzero(classes == c)
+            if len(steps) > available[c]:
+                ends[c] = steps[available[c]]
         out = int(ends.argmin())
         if ends[out] == len(clients):
             break
@@ -53,7 +54,7 @@ def draw_image_by_image(prior: np.ndarray, available: np.ndarray, size: int, rng
 
 
 def _draw(prior: np.ndarray, left: np.ndarray, clients: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A class for each step, from the prior of the client whose turn it is over the classes that are left."""
+    """Draw a class for each step from the prior of the step's client over the classes that are left."""
     weights = prior * left
     mass = weights.sum(1, keepdims=True)
     weights = np.where(mass > NO_MASS, weights / np.maximum(mass, NO_MASS), left / left.sum())

@@ -1,4 +1,4 @@
-"""A few classes per client."""
+"""A partition with a few classes for each client."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MIN_PER_CLASS = 10
 
 
 class Pathological(Partition):
-    """Every client has samples of a few random classes only.
+    """Samples of a few random classes for each client.
 
-    By default as in Dis-PFL (Dai et al. 2022), which AFIND+ follows: all clients have the same number of
-    samples. Classes are dealt out so that the numbers of clients holding a class differ by at most one, the samples of
-    a class are divided evenly over its holders, and what a client has above the smallest client is left out.
-    (Dis-PFL's own code draws the classes freely and then gives some samples to several clients.)
-    With `alpha` as in DPFL (2025, appendix H): classes are drawn freely; each holder of a class gets 10 of its samples
-    (fewer where the class is too small for that), the others are divided over its holders by Dir(alpha); sizes differ.
+    The default follows Dis-PFL (Dai et al. 2022), as AFIND+ does: all clients have the same number of samples. Classes
+    are distributed so that the numbers of clients with a class differ by at most one, and the samples of a class are
+    divided evenly among its clients. Samples that a client has in excess of the smallest client are left out.
+    (Dis-PFL's own code draws the classes independently and then gives some samples to several clients.)
+    With `alpha` it follows DPFL (2025, appendix H): classes are drawn independently, and sizes differ. Each client with
+    a class gets 10 of its samples (fewer if the class is too small); the others are divided among them by Dir(alpha).
 
     Args:
-        classes: classes of each client.
-        alpha: null for equal sizes; DPFL's Patho(3) is `classes=3, alpha=0.5`.
+        classes: number of classes of each client.
+        alpha: concentration of sizes; null for equal sizes. DPFL's Patho(3) is `classes=3, alpha=0.5`.
     """
 
     def __init__(self, classes: int = 2, alpha: float | None = None) -> None:
@@ -55,7 +55,8 @@ class Pathological(Partition):
         holds = np.zeros((num_clients, num_classes), dtype=bool)
         if self.alpha is None:
             for client in rng.permutation(num_clients):
-                # The least held classes, ties by lot: holders of two classes never differ by more than one.
+                # Classes that the fewest clients have come first, in random order, so that these numbers differ by at
+                # most one.
                 order = np.lexsort((rng.random(len(existing)), holds[:, existing].sum(0)))
                 holds[client, existing[order[: self.classes]]] = True
             counts = _cut_to_smallest(_even(holds, available, rng), rng)
@@ -66,6 +67,7 @@ class Pathological(Partition):
         return Assignment(split_by_counts(self._by_dirichlet(holds, available, rng), labels, num_classes, rng))
 
     def _by_dirichlet(self, holds: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Divide each class among the clients that have it by Dir(alpha), after `MIN_PER_CLASS` samples for each."""
         assert self.alpha is not None
         counts = np.zeros(holds.shape, dtype=np.int64)
         for c in np.flatnonzero(holds.any(0)):
@@ -77,7 +79,7 @@ class Pathological(Partition):
 
 
 def _even(holds: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Divide each class evenly over its holders; who gets one more is drawn by lot."""
+    """Divide each class evenly among the clients that have it; those with one sample more are drawn at random."""
     counts = np.zeros(holds.shape, dtype=np.int64)
     for c in np.flatnonzero(holds.any(0)):
         holders = rng.permutation(np.flatnonzero(holds[:, c]))
@@ -87,6 +89,6 @@ def _even(holds: np.ndarray, available: np.ndarray, rng: np.random.Generator) ->
 
 
 def _cut_to_smallest(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Give all clients the size of the smallest by leaving out samples at random."""
+    """Reduce all clients to the size of the smallest by leaving out samples at random."""
     size = int(counts.sum(1).min())
     return np.stack([rng.multivariate_hypergeometric(row, size, method="marginals") for row in counts])

@@ -1,4 +1,4 @@
-"""A few blocks of the samples in the order of their labels."""
+"""A partition by blocks of samples in the order of their labels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Shards"]
 
 
 class Shards(Partition):
-    """Samples sorted by label and cut into shards; every client draws some of them (McMahan et al. 2017, section 3).
+    """Random shards of samples that are sorted by label (McMahan et al. 2017, section 3).
 
-    Within a label the order is random. Shards are as even as possible, and no two clients draw the same one.
+    Within a label the order is random. Sizes of shards are as equal as possible, and clients draw different shards.
     FL-FDMS' general setting (section 6.1.1) is 20 clients with `per_client=2, shards=200`; its other levels (6.5) are
     `per_client=1, shards=100` and `per_client=5, shards=500`.
 
     Args:
-        per_client: shards of each client.
-        shards: number of shards; null means as many as the clients draw, so that every sample belongs to one. With
-            more, the samples of the others are left out.
+        per_client: number of shards of each client.
+        shards: number of shards; null means as many as the clients draw, so that all samples are used. With more, the
+            samples of the other shards are left out.
     """
 
     def __init__(self, per_client: int = 2, shards: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The natural division: every client is a writer."""
+"""A partition in which each client is one writer, or another natural client."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ __all__ = ["ByWriter"]
 
 
 class ByWriter(Partition):
-    """Every client is one writer and has what this writer wrote (LEAF, Caldas et al. 2018).
+    """All samples of one writer for each client (LEAF, Caldas et al. 2018).
 
-    A writer is whatever the data name as a natural client: a person, a shop of a table, a text, an airline.
-    The clients are drawn at random among the writers with `min_samples` training samples or more; they are in the order
-    of `writer_names`, whichever order they were drawn in. With as many clients as such writers nothing is drawn.
-    Where the official test set has samples of the same writers (`FEMNIST`), a client is tested on those of its own, and
-    a writer without any is passed over. Where all its writers are others (`MNIST`), a share of the client's own samples
-    is held out for the test.
+    A writer is a natural client of the data: a person, a shop of a table, a text, an airline. The clients are drawn at
+    random from the writers with at least `min_samples` training samples, and ordered as in `writer_names`. With as many
+    clients as such writers, all are used. If the official test set has samples of the same writers (`FEMNIST`), a
+    client is tested on its own ones, and a writer without any is left out. If all its writers are different (`MNIST`),
+    a share of the client's own samples is held out for the test.
 
     Args:
-        min_samples: training samples of a writer, before a validation part is held out.
-        classes: classes that a client keeps, drawn at random among its own (DPFL, appendix H.2, has each client miss
-            some, but does not say how many); a writer with fewer is passed over. Null keeps all.
+        min_samples: least number of a writer's training samples, before a validation part is held out.
+        classes: number of classes that a client keeps, drawn at random from its own (in DPFL, appendix H.2, each client
+            misses some, but the number is not given); a writer with fewer is left out. Null keeps all.
     """
 
     needs_writers = True
@@ -43,7 +42,7 @@ class ByWriter(Partition):
         return "ByWriter" if self.classes is None else f"ByWriter({self.classes} classes)"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """Refuse: labels do not say who wrote a sample."""
+        """Raise `UserError`, as labels do not tell the writer of a sample."""
         raise UserError(
             "data.partition ByWriter: these data do not say whose each sample is; use data FEMNIST, MNIST or Text, "
             "name the column of your table that says so by data.client, or use another partition"
@@ -87,20 +86,20 @@ class ByWriter(Partition):
         )
 
     def _keep_classes(self, parts: dict[int, np.ndarray], labels: np.ndarray, seed: int) -> dict[int, np.ndarray]:
-        """The samples of the classes that each writer keeps; writers that have fewer classes are left out."""
+        """Draw the classes of each writer, and keep its samples of these; leave out writers with too few classes."""
         if self.classes is None:
             return parts
         kept = {}
         for writer, part in parts.items():
-            own = np.unique(labels[part])
-            if len(own) >= self.classes:
-                chosen = numpy_stream(seed, "classes of a writer", writer).permutation(own)[: self.classes]
+            existing = np.unique(labels[part])
+            if len(existing) >= self.classes:
+                chosen = numpy_stream(seed, "classes of a writer", writer).permutation(existing)[: self.classes]
                 kept[writer] = part[np.isin(labels[part], chosen)]
         return kept
 
 
 def _by_writer(writers: np.ndarray) -> dict[int, np.ndarray]:
-    """The samples of each writer, in the order of their numbers."""
+    """Group the indices of samples by writer."""
     order = np.argsort(writers, kind="stable")
     numbers, starts = np.unique(writers[order], return_index=True)
     return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
