@@ -1,4 +1,4 @@
-"""A data set as it was found, before it is divided."""
+"""A loaded data set, before it is divided among clients."""
 
 from __future__ import annotations
 
@@ -14,57 +14,59 @@ from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Source"]
 
-MOST_CLASSES = 100_000  # there are tables of clients by classes, and steps for each class
-CHUNK = 4096  # samples converted at a time, so that no float copy of a whole data set is ever made
-BINS = 10  # strata of a regression
+MOST_CLASSES = 100_000  # a limit, as there are tables of clients by classes, and loops over classes
+CHUNK = 4096  # samples that are converted at a time, so that a whole data set is never copied as float
+BINS = 10  # number of strata of a regression
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 def _adjacent(first: Tensor, second: Tensor) -> bool:
-    """Whether one tensor begins in memory where the other ends, as the two parts of one file do."""
+    """Return True if the second tensor follows the first one in memory, as the two parts of one file do."""
     one_storage = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
     follows = int(second.storage_offset()) == int(first.storage_offset()) + first.numel()
     return one_storage and follows and first.is_contiguous() and second.is_contiguous()
 
 
-def _rarest(labels: Tensor, often: Tensor) -> Tensor:
-    """Of the labels that each sample has, bool [N, L], the one that occurs least often, [L], or L: int64 [N]."""
-    order = often.argsort(stable=True)
-    found = labels[:, order].int().argmax(1)  # the first one that holds
-    return order[found].where(labels.any(1), labels.shape[1])
+def _rarest(labels: Tensor, frequencies: Tensor) -> Tensor:
+    """Return the rarest label of each sample, int64 [N]; L for a sample without labels.
+
+    Args:
+        labels: bool [N, L].
+        frequencies: number of samples with each label, [L].
+    """
+    order = frequencies.argsort(stable=True)
+    first = labels[:, order].int().argmax(1)  # position of the first label that the sample has
+    return order[first].where(labels.any(1), labels.shape[1])
 
 
 @dataclass(frozen=True)
 class Source:
-    """Samples and labels of a data set; what `FederatedData.load` returns.
+    """Inputs and targets of a data set, as `FederatedData.load` returns them.
 
     Attributes:
-        name: how the data set is called in the banner and in split files.
-        images: inputs of the training samples, uint8 or float [N, ...]; of images usually [N, C, H, W].
-        labels: their targets: classes, int64 [N], lines of tokens, int64 [N, T], of which -1 is ignored, or
-            floating-point numbers [N] or [N, d] of a regression, kept as [N, d], numbers and the scale of each,
-            [N, 2, d], of a forecast, or which of L labels hold, bool [N, L].
-        num_classes: number of classes C; 0 where the targets are no classes.
-        test_images: those of the official test set, [T, ...] of the same shape and type, or None.
-        test_labels: their targets, or None.
-        scale: what a sample is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
-        writers: who wrote each training sample, int64 [N], as a position in `writer_names`, where the data set knows;
-            else None.
-        test_writers: the same for the official test set, int64 [T], or None.
+        name: name of the data set in the banner and in split files.
+        images: inputs of the training samples, uint8 or float [N, ...]; usually [N, C, H, W] for images.
+        labels: targets of the training samples: classes, int64 [N]; lines of tokens, int64 [N, T], in which -1 is
+            ignored; floating-point numbers [N] or [N, d] of a regression, stored as [N, d]; numbers of a forecast and
+            the scale of each, [N, 2, d]; or labels, bool [N, L].
+        num_classes: number of classes C; 0 if the targets are not classes.
+        test_images: inputs of the official test set, [T, ...] of the same shape and dtype, or None.
+        test_labels: targets of the official test set, or None.
+        scale: factor of a network's inputs: 1/255 maps uint8 pixels to [0, 1].
+        writers: writer of each training sample as an index of `writer_names`, int64 [N]; None if it is not known.
+        test_writers: writer of each sample of the official test set, int64 [T], or None.
         writer_names: names of all writers.
-        strata: what partitions by class divide by, int64 [N] from 0 on; None means the classes, of a regression ten
-            parts of equally many samples by the first column of the targets, and of labels the rarest one that a sample
-            has, or L where it has none.
-        test_strata: the same for the official test set; None likewise, with the bounds of the training samples.
-        target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
-            in the original unit; None: they are in it.
-        target_shift: see `target_scale`.
-        categories: of the first columns of inputs [N, d], which hold categories, how many there are, 0 included, which
-            stands for an unknown one.
-        words: names of columns, categories, classes or characters, where the data set knows them; they count for the
-            fingerprint only.
-        checksums: the fingerprint of the samples as they were read, where inputs have been replaced since; None:
-            none have.
+        strata: stratum of each training sample, int64 [N] from 0 on, which partitions use instead of its class. None
+            means: the classes; for a regression ten parts of equally many samples by the first column of the targets;
+            for labels the rarest label of a sample, or L if it has none.
+        test_strata: strata of the official test set; None likewise, with the bounds of the training samples.
+        target_scale: scale of each column of standardised targets, float64 [d]: a target times its scale, plus its
+            shift, is in the original unit; None: targets are in the original unit.
+        target_shift: shift of each column of standardised targets; see `target_scale`.
+        categories: number of categories in each of the first columns of inputs [N, d], which are categorical. Category
+            0, for an unknown one, is included.
+        words: names of columns, categories, classes or characters, if they are known; for the fingerprint only.
+        checksums: fingerprint of the samples as they were read, if inputs have been replaced since; otherwise None.
     """
 
     name: str
@@ -86,7 +88,7 @@ class Source:
     checksums: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse labels that are no classes, writers without a name, and test samples unlike the training samples."""
+        """Check targets, writers and strata, and that test samples have the shape of training samples."""
         if self.num_classes > MOST_CLASSES:
             raise UserError(
                 f"data {self.name}: {self.num_classes} classes; {MOST_CLASSES} are the most, so number them from 0 on"
@@ -112,15 +114,16 @@ class Source:
                         f"data {self.name}: writers reach from {low} to {high}, but writer_names has "
                         f"{len(self.writer_names)}; name every writer"
                     )
-        for which in ("labels", "test_labels"):  # whole numbers of any type are classes; the rest counts on int64
-            if (numbers := getattr(self, which)) is not None and numbers.dtype in _WHOLE:
-                object.__setattr__(self, which, numbers.long())
+        for attribute in ("labels", "test_labels"):  # integers of any dtype are classes, and other code expects int64
+            if (numbers := getattr(self, attribute)) is not None and numbers.dtype in _WHOLE:
+                object.__setattr__(self, attribute, numbers.long())
         for classes, images in ((self.labels, self.images), (self.test_labels, self.test_images)):
             if classes is not None and images is not None:
                 self._check_targets(classes, len(images))
-        for which in ("labels", "test_labels"):
-            if (numbers := getattr(self, which)) is not None and numbers.is_floating_point() and numbers.dim() == 1:
-                object.__setattr__(self, which, numbers.unsqueeze(1))
+        for attribute in ("labels", "test_labels"):
+            numbers = getattr(self, attribute)
+            if numbers is not None and numbers.is_floating_point() and numbers.dim() == 1:
+                object.__setattr__(self, attribute, numbers.unsqueeze(1))
         self._check_strata()
 
     def _check_targets(self, targets: Tensor, images: int) -> None:
@@ -164,15 +167,15 @@ class Source:
     def _check_labels(self, labels: Tensor, images: int) -> None:
         if labels.dtype != torch.int64:
             raise UserError(f"data {self.name}: labels are {labels.dtype}; give the numbers of classes as torch.int64")
-        lines = labels.dim() == 2 and len(labels) == images  # of tokens, where -1 is ignored
-        if labels.shape != (images,) and not lines:
+        are_lines = labels.dim() == 2 and len(labels) == images  # lines of tokens, in which -1 is ignored
+        if labels.shape != (images,) and not are_lines:
             raise UserError(
                 f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} samples; give one for each"
             )
         if not len(labels):
             return
         low, high = int(labels.min()), int(labels.max())
-        if low < -lines or high >= self.num_classes:
+        if low < -are_lines or high >= self.num_classes:
             raise UserError(
                 f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
                 f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
@@ -180,20 +183,20 @@ class Source:
 
     @property
     def has_classes(self) -> bool:
-        """Whether targets are classes, int64 [N]."""
+        """True if targets are classes, int64 [N]."""
         return self.num_classes > 0 and self.labels.dim() == 1
 
     @cached_property
     def strata_of(self) -> tuple[Tensor, Tensor | None]:
-        """What partitions divide by, int64 [N], and the same for the official test set; see `strata`."""
+        """The strata that partitions use, int64 [N], and those of the official test set; see `strata`."""
         if self.strata is not None:
             return self.strata, self.test_strata
         if self.has_classes:
             return self.labels, self.test_labels
         if self.labels.dtype == torch.bool:
-            often = self.labels.sum(0)
-            test = None if self.test_labels is None else _rarest(self.test_labels, often)
-            return _rarest(self.labels, often), test
+            frequencies = self.labels.sum(0)
+            test = None if self.test_labels is None else _rarest(self.test_labels, frequencies)
+            return _rarest(self.labels, frequencies), test
         if not self.labels.is_floating_point():
             return self.labels.new_zeros(len(self.labels)), None
         first = self.labels[:, 0].double().contiguous()
@@ -203,7 +206,7 @@ class Source:
 
     @property
     def in_place_of_classes(self) -> str:
-        """What partitions divide by, in words; empty where it is classes."""
+        """A description of the strata for messages; empty if they are the classes."""
         if self.strata is not None:
             return "the strata that the data set gives"
         if self.has_classes:
@@ -216,20 +219,20 @@ class Source:
 
     @property
     def num_strata(self) -> int:
-        """How many strata there are: the number of classes where these are the strata."""
+        """The number of strata: the number of classes if these are the strata."""
         if self.strata is None and self.has_classes:
             return self.num_classes
         return int(max(int(part.max()) for part in self.strata_of if part is not None and len(part))) + 1
 
     @property
     def num_test(self) -> int:
-        """Samples of the official test set, 0 where there is none."""
+        """The number of samples of the official test set, 0 if there is none."""
         return 0 if self.test_labels is None else len(self.test_labels)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """Return samples and labels with the official test set after the training samples, [N + T, ...] and [N + T].
+        """Concatenate training samples and the official test set: inputs [N + T, ...] and targets [N + T, ...].
 
-        Nothing is copied where the test samples follow the training samples in memory already.
+        Inputs are not copied if the test samples follow the training samples in memory already.
         """
         if self.test_images is None or self.test_labels is None:
             return self.images, self.labels
@@ -241,10 +244,10 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> dict[str, int]:
-        """Checksums of `inputs`, `targets` and `names`: they tell another order or version of a data set apart.
+        """Checksums of `inputs`, `targets` and `names`, which differ for another order or version of a data set.
 
-        They are of what was read, before anything is computed from training samples, so every rank, engine and device
-        has the same.
+        They are computed from the samples as they were read, before any standardisation, so that they are the same on
+        all ranks, engines and devices.
         """
         if self.checksums is not None:
             return self.checksums
@@ -256,14 +259,14 @@ class Source:
         }
 
     def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
-        """Return `scale` and `shift` that make a sample a network's input, float64.
+        """Compute `scale` and `shift`, float64, such that sample * scale + shift is a network's input.
 
         Args:
-            normalise: subtract the mean and divide by the standard deviation of the training samples, for each channel
-                of images [C, H, W], otherwise over everything.
+            normalise: True to subtract the mean and divide by the standard deviation of the training samples, for each
+                channel of images [C, H, W], otherwise over all numbers.
 
         Returns:
-            Two tensors, [C, 1, 1] where there are channels to normalise, else scalars.
+            Two tensors, [C, 1, 1] if channels are normalised, else scalars.
         """
         scale, shift = torch.tensor(self.scale, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
         if not normalise:
@@ -278,10 +281,10 @@ class Source:
         mean = total / count
         deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
         deviation[deviation == 0] = 1
-        deviation[~deviation.isfinite()] = torch.nan  # also infinity, by which everything would become 0
+        deviation[~deviation.isfinite()] = torch.nan  # an infinite deviation would make all inputs 0
         scale, shift = 1 / deviation, -mean / deviation
         return (scale.view(-1, 1, 1), shift.view(-1, 1, 1)) if self.images.ndim == 4 else (scale[0], shift[0])
 
     def stratum_counts(self, indices: np.ndarray) -> np.ndarray:
-        """Count how many of these training samples belong to each stratum, int64 [S]; classes are, or see `strata`."""
+        """Count the training samples at some indices in each stratum, int64 [S]; see `strata`."""
         return np.bincount(self.strata_of[0].numpy()[indices], minlength=self.num_strata)

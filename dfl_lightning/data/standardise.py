@@ -1,4 +1,4 @@
-"""Columns with mean 0 and standard deviation 1 over what clients train on, and nothing else."""
+"""Standardisation of columns by their means and standard deviations over the clients' training samples only."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from dfl_lightning.utils.errors import UserError
 __all__ = ["fit_columns", "standardised", "without_unseen"]
 
 _ROUNDING = 1e-12
-"""Below this share of a column's largest value, its deviation is nothing but rounding."""
+"""Share of a column's largest value below which its deviation is a rounding error."""
 
 
 def fit_columns(source: Source, split: Split) -> Split:
-    """Return the split with means and deviations of the columns, found on all clients' training rows together.
+    """Return the split with means and deviations of the columns over the training rows of all clients together.
 
-    A split that has them already, because it was read from a file, stays as it is.
+    If the split has been read from a file and contains them already, they are kept.
 
     Args:
-        source: inputs float64 [N, d], of which columns of categories stay as they are; targets float64 [N, k], or
-            classes or labels, which stay as they are.
-        split: who trains on which row.
+        source: inputs float64 [N, d], whose categorical columns are not standardised; targets float64 [N, k], or
+            classes or labels, which are not standardised.
+        split: training rows of each client.
 
     Raises:
-        UserError: the split's numbers are of other columns.
+        UserError: the split's means and deviations belong to other columns.
     """
-    found = {"input": source.images, "target": source.labels if source.labels.is_floating_point() else None}
+    columns = {"input": source.images, "target": source.labels if source.labels.is_floating_point() else None}
     rows = np.concatenate(split.train)
     fitted: dict[str, Any] = {}
-    for what, values in found.items():
+    for what, values in columns.items():
         if values is None:
             continue
         means, deviations = getattr(split, f"{what}_means"), getattr(split, f"{what}_deviations")
@@ -53,11 +53,11 @@ def fit_columns(source: Source, split: Split) -> Split:
 
 
 def without_unseen(source: Source, split: Split) -> Source:
-    """Return the data with category 0 in place of categories that no client trains on.
+    """Return the data with category 0 instead of categories that no client trains on.
 
     Args:
-        source: with columns of categories first, or without any.
-        split: who trains on which row.
+        source: a data set whose categorical columns, if there are any, come first.
+        split: training rows of each client.
     """
     if not source.categories:
         return source
@@ -69,11 +69,11 @@ def without_unseen(source: Source, split: Split) -> Source:
 
 
 def standardised(source: Source, split: Split) -> Source:
-    """Return the data with the split's means taken away, divided by its deviations, as float32.
+    """Subtract the split's means from the columns, and divide them by its deviations; return the data as float32.
 
     Args:
-        source: see `fit_columns`.
-        split: with means and deviations.
+        source: the data set before standardisation; see `fit_columns`.
+        split: a split with means and deviations.
     """
     images = _scaled(source.images, split.input_means, split.input_deviations)
     if split.target_means is None or split.target_deviations is None:
@@ -84,7 +84,7 @@ def standardised(source: Source, split: Split) -> Source:
 
 
 def _fitted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of columns, float64 [d] each; the deviation of a constant one is 1."""
+    """Compute means and standard deviations of columns, float64 [d] each; the deviation of a constant column is 1."""
     means, deviations = values.mean(0), values.std(0)
     constant = deviations <= _ROUNDING * np.abs(values).max(0, initial=1e-300)
     return means, np.where(constant, 1.0, deviations)

@@ -171,5 +171,5 @@ def test_grey_and_opaque_images_and_capital_suffixes_are_images(root):
 
 def test_images_of_another_format_are_refused(root):
     put(root, Image.fromarray(RGB), "c.jpg")
-    with pytest.raises(UserError, match=r"c\.jpg is an image, but no png; make it one or remove it"):
+    with pytest.raises(UserError, match=r"c\.jpg is an image, but not a png; convert it or remove it"):
         CINIC10(root=str(root)).load()

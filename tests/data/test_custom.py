@@ -260,9 +260,9 @@ REFUSED = [
     # items
     (lambda: of(IMAGE), "item 0 is a Tensor, not a pair"),
     (lambda: of((IMAGE, 0), (IMAGE, 0, 1)), "item 1 is a tuple, not a pair"),
-    (lambda: of((np.zeros(3), 0)), "item 0 has a ndarray in place of a tensor"),
+    (lambda: of((np.zeros(3), 0)), "item 0 has a ndarray instead of a tensor"),
     (lambda: of((IMAGE.long(), 0)), "item 0 is torch.int64; tensors must be uint8 or floating point"),
-    (lambda: of((IMAGE, "0.5")), r"item 0 has '0.5' \(str\) in place of a target"),
+    (lambda: of((IMAGE, "0.5")), r"item 0 has '0.5' \(str\) instead of a target"),
     (lambda: of((IMAGE, 1), (IMAGE, 0.5)), r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
     (lambda: of((IMAGE, 0.5), (IMAGE, math.nan)), r"the target of item 1 \(counted from 0\) is NaN or infinity"),
     (lambda: of((IMAGE, torch.tensor([[0, 1]]))), "labels of shape"),
@@ -312,7 +312,7 @@ REFUSED = [
     (turned, "the first is item 23 "),
     (overflowing, "their squares are beyond what 64 bits hold; scale the samples, or set"),
     *(
-        (lambda wrong=wrong: of((IMAGE, 0), scale=wrong), r"data.scale=.*; it is a number above 0, or null")
+        (lambda wrong=wrong: of((IMAGE, 0), scale=wrong), r"data.scale=.*; give a number above 0, or null")
         for wrong in (0, -1.0, math.inf, math.nan)
     ),
 ]

@@ -84,7 +84,7 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
         (content(user_data={"ann": {"x": [[1], [1, 2]], "y": [1, 2]}}), "not lists of numbers of one length"),
         (content(user_data={"ann": {"x": [["a"]], "y": [1]}}), "not lists of numbers of one length"),
         (content(user_data={"ann": {"x": [1], "y": [1]}}), "not lists of numbers of one length"),
-        ('{"user_data": {"a": {"x": [[NaN]], "y": [1]}}}', "NaN is no number"),
+        ('{"user_data": {"a": {"x": [[NaN]], "y": [1]}}}', "NaN is not a finite number"),
         ('{"user_data": {"a": {"x": [[1]], "y": [1]}, "a": {"x": [[1]], "y": [1]}}}', "user a is there twice"),
         ('{"user_data": {"a": ' + "[" * 100_000, "nested without end"),
     ],

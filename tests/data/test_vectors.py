@@ -149,7 +149,7 @@ WRONG = {
     "short line": ({"file": "short.csv", "target": "b"}, "line 3: 1 values for 2 columns"),
     "no rows": ({"file": "empty.csv", "target": "b"}, "has no rows"),
     "nan": ({"file": "nan.csv", "target": "b"}, "NaN or infinity among the inputs of line 3;"),
-    "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "no column beside target and client"),
+    "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "has only columns of target and client"),
     "npz target": (
         {"file": "table.npz", "target": "y"},
         "an npz file's targets are its array y, and its inputs are numbers",

@@ -1,1 +1,1 @@
-"""Readers of the formats in which data sets are stored."""
+"""Readers of the file formats of data sets."""

@@ -1,4 +1,4 @@
-"""LEAF's json files, read one writer at a time."""
+"""A reader of LEAF's json files, which reads one writer at a time."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from dfl_lightning.utils.storage.files import unique_pairs
 
 __all__ = ["as_bytes", "read_leaf_file"]
 
-CHUNK = 1 << 24  # characters; a writer of FEMNIST has about two million
-MOST = 1 << 28  # of one value, which is in memory as a whole
-ROUNDING = 1e-7  # float32 keeps a number up to 1 to 6e-8
+CHUNK = 1 << 24  # characters that are read at a time; a writer of FEMNIST has about two million
+MOST = 1 << 28  # largest number of characters of one value, which must fit into memory
+ROUNDING = 1e-7  # float32 rounds numbers up to 1 by at most 6e-8
 
 
 def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Read the users of a LEAF file (Caldas et al. 2018), in its order, never more than a few of them in memory.
+    """Read the users of a LEAF file (Caldas et al. 2018) in the file's order, with only a few of them in memory.
 
-    A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [[...], ...], "y": [...]}}}`, its keys
-    in any order. Users without samples, which LEAF leaves in `user_data`, are passed over.
+    A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [[...], ...], "y": [...]}}}`, with keys
+    in any order. Users without samples, which LEAF leaves in `user_data`, are skipped.
 
     Args:
         path: the file.
 
     Yields:
-        A user, its samples float64 [n, features], and their classes int64 [n]; n > 0.
+        The name of a user, its samples float64 [n, features], and their classes int64 [n]; n > 0.
 
     Raises:
-        UserError: the file is torn or no such file, or its parts contradict each other.
+        UserError: the file is damaged or not a LEAF file, or its parts contradict each other.
     """
     sizes: dict[str, int] = {}
     others: dict[str, Any] = {}
     keys: set[str] = set()
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
             raise ValueError("it is a folder or a pipe")
         with path.open(encoding="utf-8") as file:
             text = _Json(file)
@@ -65,7 +65,7 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
-    """Turn grey values k / 255 into the bytes k, uint8; None where that would change them by more than float32 does.
+    """Convert grey values k / 255 to bytes k, uint8; return None if this changes a value by more than float32 does.
 
     Examples:
         >>> as_bytes(np.array([0.0, 1.0, 0.6])), as_bytes(np.array([0.123]))
@@ -76,39 +76,39 @@ def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
 
 
 class _Json:
-    """A json text of which only a window is in memory."""
+    """A parser of a json file that keeps only a window of the text in memory."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
         self.window = ""
         self.at = 0
         self.ended = False
-        self.decoder = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=unique_pairs)
+        self.decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique_pairs)
 
     def keys_of_object(self) -> Iterator[str]:
-        """The keys of the object that comes next; who takes one must take its value before the next."""
-        self._take("{")
+        """Yield the keys of the next object; the caller must read the value of a key before it takes the next key."""
+        self._expect("{")
         if self._next() == "}":
-            self._take("}")
+            self._expect("}")
             return
         while True:
             key = self.value()
             if not isinstance(key, str):
                 raise ValueError(f"a key is {str(key)[:20]}, not a text")
-            self._take(":")
+            self._expect(":")
             yield key
             if self._next() == "}":
-                self._take("}")
+                self._expect("}")
                 return
-            self._take(",")
+            self._expect(",")
 
     def value(self) -> Any:
-        """The value that comes next."""
+        """Read the next value."""
         self._next()
         while True:
             try:
                 value, end = self.decoder.raw_decode(self.window, self.at)
-                if end < len(self.window) or self.ended:  # a number at the edge may go on
+                if end < len(self.window) or self.ended:  # a number at the end of the window may be incomplete
                     self.at = end
                     return value
             except json.JSONDecodeError:
@@ -117,12 +117,12 @@ class _Json:
             self._read()
 
     def end(self) -> None:
-        """Refuse anything after the end."""
+        """Raise if anything follows the end of the object."""
         if following := self._next():
             raise ValueError(f"{following!r} follows the end")
 
     def _next(self) -> str:
-        """The next character that is no space, without taking it; empty at the end."""
+        """Skip spaces and return the next character, which remains unread; an empty string at the end of the file."""
         while True:
             while self.at < len(self.window) and self.window[self.at] in " \t\r\n":
                 self.at += 1
@@ -130,13 +130,18 @@ class _Json:
                 return self.window[self.at : self.at + 1]
             self._read()
 
-    def _take(self, character: str) -> None:
-        if (found := self._next()) != character:
-            raise ValueError(f"{character!r} is missing where {f'{found!r} stands' if found else 'the file ends'}")
+    def _expect(self, character: str) -> None:
+        """Read the next character; raise if it is another one."""
+        if (following := self._next()) != character:
+            where = f"{following!r} stands" if following else "the file ends"
+            raise ValueError(f"{character!r} is missing where {where}")
         self.at += 1
 
     def _read(self) -> None:
-        # Twice as much each time that a value does not fit: it is tried again from its beginning.
+        """Read more of the file into the window, at least as much as is left in it.
+
+        A value that does not fit is parsed again from its beginning, so that the window must grow fast.
+        """
         rest = self.window[self.at :]
         if len(rest) > MOST:
             raise ValueError(f"one of its values has more than {MOST:,} characters")
@@ -156,7 +161,7 @@ def _samples(user: str, entry: Any) -> tuple[np.ndarray, np.ndarray]:
     if classes.dtype.kind != "i" or classes.ndim != 1:
         raise ValueError(f"the classes of user {user} are not whole numbers")
     try:
-        samples = np.array(entry["x"])  # of whatever kind: texts and nulls must not become numbers
+        samples = np.array(entry["x"])  # without a dtype, so that texts and nulls do not become numbers
     except ValueError:
         samples = np.empty(0)
     if samples.ndim != 2 or samples.dtype.kind not in "iuf" or not np.isfinite(samples).all():
@@ -165,20 +170,21 @@ def _samples(user: str, entry: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_sizes(sizes: dict[str, int], others: dict[str, Any]) -> None:
+    """Raise if the numbers of samples that were read differ from those in the file's other keys."""
     users, numbers = others["users"], others["num_samples"]
     if not isinstance(users, list) or not isinstance(numbers, list) or len(users) != len(numbers):
         raise ValueError("users and num_samples are not lists of one length")
-    promised = dict(zip(users, numbers, strict=True))
-    if len(promised) < len(users):
-        twice = next(user for at, user in enumerate(users) if user in users[:at])
+    expected = dict(zip(users, numbers, strict=True))
+    if len(expected) < len(users):
+        twice = next(user for index, user in enumerate(users) if user in users[:index])
         raise ValueError(f"users lists {str(twice)[:40]} twice")
-    for user in {**promised, **{user: size for user, size in sizes.items() if size}}:
-        if promised.get(user) != sizes.get(user):
-            raise ValueError(f"user {user} should have {promised.get(user, 0)} samples, but has {sizes.get(user, 0)}")
+    for user in {**expected, **{user: size for user, size in sizes.items() if size}}:
+        if expected.get(user) != sizes.get(user):
+            raise ValueError(f"user {user} should have {expected.get(user, 0)} samples, but has {sizes.get(user, 0)}")
 
 
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a finite number")
 
 
 def _reason(error: Exception) -> str:

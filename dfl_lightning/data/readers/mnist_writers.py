@@ -19,14 +19,14 @@ CLASS_COLUMN, WRITER_COLUMN = 0, 2
 
 
 def download_writers(root: Path) -> None:
-    """Fetch QMNIST's two label files unless something to read is there already.
+    """Download QMNIST's two label files, unless they or a file of writers exist already.
 
     Raises:
-        UserError: they cannot be downloaded.
+        UserError: the files cannot be downloaded.
     """
     if (root / NPZ).is_file() or all((root / file).is_file() for file in LABELS):
         return
-    from torchvision.datasets import QMNIST  # which takes seconds, and is needed by few runs
+    from torchvision.datasets import QMNIST  # imported here, as it takes seconds and few runs need it
     from torchvision.datasets.utils import download_and_extract_archive
 
     try:
@@ -45,59 +45,62 @@ def read_writers(
 ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """Read the writers of MNIST's images, in torchvision's order.
 
-    They are in `mnist_writers.npz` (integer arrays `train_writer` [60000], `test_writer` [10000]: NIST's numbers), else
-    in QMNIST's label files as torchvision has them; the first rows of these are MNIST's images.
+    They are read from `mnist_writers.npz` (integer arrays `train_writer` [60000], `test_writer` [10000]: NIST's
+    numbers), else from QMNIST's label files as torchvision stores them, whose first rows are MNIST's images.
 
     Args:
         root: folder of the data sets.
-        labels: classes of the training images, int64 [N]; QMNIST's must be the same.
+        labels: classes of the training images, int64 [N], which QMNIST's must equal.
         test_labels: classes of the test images, int64 [T].
 
     Returns:
-        NIST's numbers of all writers as texts, the writer of each training image as a position in them, int64 [N], and
-        the same for the test images, int64 [T].
+        NIST's numbers of all writers as texts; for each training image the index of its writer in them, int64 [N]; and
+        for each test image, int64 [T].
 
     Raises:
-        UserError: there is no such file, or it is not about these images.
+        UserError: there is no such file, or it does not belong to these images.
     """
     if (root / NPZ).is_file():
-        found = _of_npz(root / NPZ, len(labels), len(test_labels))
+        writers = _of_npz(root / NPZ, len(labels), len(test_labels))
     elif all((root / file).is_file() for file in LABELS):
-        found = [_of_qmnist(root / file, own) for file, own in zip(LABELS, (labels, test_labels), strict=True)]
+        parts = zip(LABELS, (labels, test_labels), strict=True)
+        writers = [_of_qmnist(root / file, classes) for file, classes in parts]
     else:
         raise MissingData(
             f"data MNIST: partition ByWriter needs to know the writers, but root '{root}' has neither {NPZ} nor "
             f"{LABELS[0]} and the same for the test; set data.download: true, or use another partition"
         )
-    numbers, places = np.unique(np.concatenate(found), return_inverse=True)
-    places = places.reshape(-1).astype(np.int64)
-    return tuple(str(number) for number in numbers), places[: len(labels)], places[len(labels) :]
+    numbers, indices = np.unique(np.concatenate(writers), return_inverse=True)
+    indices = indices.reshape(-1).astype(np.int64)
+    return tuple(str(number) for number in numbers), indices[: len(labels)], indices[len(labels) :]
 
 
 def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
+    """Read the writers of training and test images from an npz file, and check their numbers."""
     try:
-        found = list(read_npz(path, ("train_writer", "test_writer"), _MOST_BYTES).values())
+        arrays = list(read_npz(path, ("train_writer", "test_writer"), _MOST_BYTES).values())
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: not a file of MNIST's writers ({reason(error)}); remove it, or make it again"
         ) from error
-    for writers, size in zip(found, sizes, strict=True):
+    for writers, size in zip(arrays, sizes, strict=True):
         if writers.shape != (size,) or writers.dtype.kind not in "iu":
             raise UserError(
                 f"{path}: {writers.dtype} {list(writers.shape)} cannot be the writers of {size} images of MNIST; make "
                 f"it again"
             )
-    return found
+    return arrays
 
 
 def _of_qmnist(path: Path, labels: np.ndarray) -> np.ndarray:
+    """Read the writers of images from a label file of QMNIST, and check that its classes are those of the images."""
     try:
         content = read_bounded(path, _MOST_BYTES)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable or remove it") from error
     except ValueError as error:
         raise UserError(f"{path}: not QMNIST's label file ({error}); remove it and download it again") from error
-    rows, columns = (int.from_bytes(content[at : at + 4], "big") for at in (4, 8))
+    rows, columns = (int.from_bytes(content[start : start + 4], "big") for start in (4, 8))
     if content[:4] != IDX_INT_2D or len(content) != 12 + 4 * rows * columns or columns <= WRITER_COLUMN:
         raise UserError(f"{path}: not QMNIST's label file, or only a part of it; remove it and download it again")
     table = np.frombuffer(content, dtype=">i4", offset=12).reshape(rows, columns)[: len(labels)]

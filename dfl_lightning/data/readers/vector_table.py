@@ -1,4 +1,4 @@
-"""Tables as CSV and npz files have them: rows of numbers, with what is predicted from each."""
+"""A reader of tables in CSV and npz files, with inputs and targets in each row."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Kind = Literal["numbers", "classes", "labels"]
 
 @dataclass(frozen=True)
 class VectorTable:
-    """What a file says.
+    """The content of a table.
 
     Args:
-        name: of the file, or of the data.
-        inputs: [N, d]; columns of categories come first, as numbers of their values from 1 on, 0 for an empty one.
+        name: name of the file, or of the data.
+        inputs: [N, d]; categorical columns come first, as numbers of their values from 1 on, 0 for an empty value.
         targets: numbers or labels (0 or 1), [N] or [N, k], or names of classes, [N].
-        owners: the client of each row, [N] of any type; None where the file does not say.
-        kind: what the targets are.
-        categories: number of values of each column of categories.
-        words: names of the columns, and the values of each column of categories, in the order of their numbers.
+        owners: client of each row, [N] of any type; None if the file does not name it.
+        kind: kind of the targets.
+        categories: number of values of each categorical column.
+        words: names of the columns, and the values of each categorical column in the order of their numbers.
     """
 
     name: str
@@ -42,11 +42,11 @@ class VectorTable:
 
 
 def place_in(file: str, row: int) -> str:
-    """Say where a row stands in a CSV or an npz file, as one looks it up there.
+    """Describe the place of a row in a CSV or an npz file, so that a user can look it up.
 
     Args:
-        file: its name.
-        row: from 0 on, without a header.
+        file: name of the file.
+        row: index of the row, counted from 0, without the header.
 
     Examples:
         >>> place_in("table.csv", 0), place_in("table.npz", 0)
@@ -58,13 +58,13 @@ def place_in(file: str, row: int) -> str:
 def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """Read the names of columns and the rows of a CSV file.
 
-    A byte order mark, which spreadsheets write before the first name, and empty lines at the end do not count.
+    A byte order mark, which spreadsheets write before the first name, and empty lines at the end are ignored.
 
     Args:
-        path: of the file.
+        path: the .csv file.
 
     Raises:
-        OSError: it cannot be read; likewise `UnicodeDecodeError` and `csv.Error`.
+        OSError: the file cannot be read; likewise `UnicodeDecodeError` and `csv.Error`.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = list(csv.reader(file)) or [[]]
@@ -74,16 +74,16 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def refuse_empty_names(path: Path, data: str, column: str, names: np.ndarray) -> None:
-    """Refuse rows without a name, which would all be of one client, or of one class.
+    """Raise if a row has no name of its client or class, as all such rows would be one client or class.
 
     Args:
-        path: of the file.
-        data: whose file it is, for the sentence.
-        column: where the names are.
-        names: [N]; texts are empty, numbers NaN, where there is none.
+        path: the file, for the message.
+        data: name of the data set, for the message.
+        column: column with the names, for the message.
+        names: names of all rows, [N]; a missing name is an empty text or NaN.
 
     Raises:
-        UserError: names the first such row.
+        UserError: a name is missing; the message tells the first such row.
     """
     texts = names.dtype.kind in "SU"
     empty = np.char.strip(names) == names.dtype.type() if texts else names != names
@@ -95,18 +95,18 @@ def refuse_empty_names(path: Path, data: str, column: str, names: np.ndarray) ->
 def read_table(
     path: Path, target: Sequence[str], client: str | None, kind: Kind, categories: Sequence[str] = ()
 ) -> VectorTable:
-    """Read a table.
+    """Read a table from a CSV or an npz file.
 
     Args:
-        path: of a .csv or an .npz file.
-        target: columns of a CSV file that are predicted; an npz file has its array y.
+        path: the .csv or .npz file.
+        target: columns of a CSV file that are predicted; in an npz file it is the array y.
         client: column, or array, that names the client of each row; None: there is none.
-        kind: what the targets are.
+        kind: kind of the targets.
         categories: columns of a CSV file whose values are names, not numbers.
 
     Raises:
-        MissingData: there is no such file.
-        UserError: it cannot be read, has another layout, or values that are no numbers.
+        MissingData: the file does not exist.
+        UserError: the file cannot be read, has another layout, or values that are not numbers.
     """
     if path.suffix.lower() not in (".csv", ".npz"):
         raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
@@ -155,18 +155,18 @@ def _read_csv(
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise UserError(f"data Vectors: {path}, line {line}: {len(row)} values for {len(header)} columns")
-    at = {column: header.index(column) for column in wanted}
-    inputs = [place for place, column in enumerate(header) if column not in (*wanted, *categories)]
-    if not inputs and not categories:
-        raise UserError(f"data Vectors: {path} has no column beside target and client; there is nothing to learn from")
-    targets = [at[column] for column in target]
+    index = {column: header.index(column) for column in wanted}
+    numerical = [number for number, column in enumerate(header) if column not in (*wanted, *categories)]
+    if not numerical and not categories:
+        raise UserError(f"data Vectors: {path} has only columns of target and client; add columns to learn from")
+    targets = [index[column] for column in target]
     names = np.array([row[targets[0]] for row in rows])
     predicted = names if kind == "classes" else _numbers(path, header, rows, targets)
-    owners = None if client is None else np.array([row[at[client]] for row in rows])
+    owners = None if client is None else np.array([row[index[client]] for row in rows])
     codes = [_codes([row[header.index(column)] for row in rows]) for column in categories]
-    found = np.column_stack([*(code for code, _ in codes), _numbers(path, header, rows, inputs)])
+    inputs = np.column_stack([*(code for code, _ in codes), _numbers(path, header, rows, numerical)])
     words = (*header, *(value for _, values in codes for value in values))
-    return VectorTable(path.name, found, predicted, owners, kind, tuple(len(values) for _, values in codes), words)
+    return VectorTable(path.name, inputs, predicted, owners, kind, tuple(len(values) for _, values in codes), words)
 
 
 def _read_npz(path: Path, client: str | None, kind: Kind) -> VectorTable:
@@ -194,21 +194,21 @@ def _read_npz(path: Path, client: str | None, kind: Kind) -> VectorTable:
 
 
 def _codes(values: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Number the values in their alphabetical order, from 1 on, 0 for an empty one: return numbers [N] and values."""
+    """Number values in alphabetical order from 1 on, an empty one as 0; return the numbers, float64 [N], and values."""
     names = {name: number for number, name in enumerate(sorted(set(values) - {""}), 1)}
     return np.array([names.get(value, 0) for value in values], np.float64), list(names)
 
 
 def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:
-    """Some columns as float64 [N, columns]."""
-    found = np.empty((len(rows), len(columns)))
+    """Convert some columns to float64 [N, columns]; raise if an entry is not a number."""
+    numbers = np.empty((len(rows), len(columns)))
     for line, row in enumerate(rows):
-        for place, column in enumerate(columns):
+        for position, column in enumerate(columns):
             try:
-                found[line, place] = float(row[column])
+                numbers[line, position] = float(row[column])
             except ValueError:
                 raise UserError(
                     f"data Vectors: {path}, line {line + 2}: {header[column]} is '{row[column][:40]}', not a number; "
                     "repair the line, or name the column in data.categories"
                 ) from None
-    return found
+    return numbers

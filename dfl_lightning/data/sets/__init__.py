@@ -1,1 +1,1 @@
-"""Data sets by name."""
+"""The data sets that can be named in a config."""

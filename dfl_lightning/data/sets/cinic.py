@@ -27,10 +27,10 @@ class CINIC10(FederatedData):
     CINIC-10 is not downloaded: unpack its archive (doi.org/10.7488/ds/2448) into a folder `CINIC-10` of `root`.
 
     Args:
-        path: the folder with `train`, `valid` and `test`; null: the folder `CINIC-10` in `root`.
-        merge_valid: divide the 90,000 images of `valid` among the clients with those of `train`, as DPFL does (appendix
-            H.5.1); else they are not used.
-        **kwargs: everything else of `FederatedData`.
+        path: the folder with `train`, `valid` and `test`; null means the folder `CINIC-10` in `root`.
+        merge_valid: True to divide the 90,000 images of `valid` among the clients together with those of `train`, as in
+            DPFL (appendix H.5.1); False to leave them out.
+        **kwargs: all other options of `FederatedData`.
     """
 
     def __init__(self, path: str | None = None, merge_valid: bool = True, **kwargs: Any) -> None:
@@ -39,17 +39,17 @@ class CINIC10(FederatedData):
         self.merge_valid = merge_valid
 
     def prepare_data(self) -> None:
-        """Look where the files are; nothing is downloaded."""
+        """Check that the files exist; nothing is downloaded."""
         self._find()
 
     def load(self) -> Source:
-        """Load images uint8 [N, 3, 32, 32], by class and file name; those of `valid` after those of `train`."""
+        """Load images uint8 [N, 3, 32, 32] by class and file name; those of `valid` follow those of `train`."""
         folder = self._find()
         parts = ["train", "valid", "test"] if self.merge_valid else ["train", "test"]
         files = [_files(folder / part) for part in parts]
         images = np.empty((sum(len(part) for part in files), 3, SIDE, SIDE), dtype=np.uint8)
-        for place, (path, _) in enumerate(entry for part in files for entry in part):
-            images[place] = _pixels(path)
+        for index, (path, _) in enumerate(entry for part in files for entry in part):
+            images[index] = _pixels(path)
         labels = torch.tensor([label for part in files for _, label in part])
         end = len(images) - len(files[-1])
         whole = torch.from_numpy(images)
@@ -69,24 +69,24 @@ class CINIC10(FederatedData):
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
-    """The images of a part and their classes, in the same order on every machine."""
-    found = []
+    """List the image files of a part and their classes, in the same order on all machines."""
+    files = []
     for label, name in enumerate(CLASSES):
-        shown = sorted(path for path in (folder / name).glob("*") if not path.name.startswith("."))
-        if other := next((path for path in shown if path.suffix.lower() in OTHER_IMAGES), None):
-            raise UserError(f"data CINIC10: {other} is an image, but no png; make it one or remove it")
-        paths = [path for path in shown if path.suffix.lower() == ".png"]
+        visible = sorted(path for path in (folder / name).glob("*") if not path.name.startswith("."))
+        if other := next((path for path in visible if path.suffix.lower() in OTHER_IMAGES), None):
+            raise UserError(f"data CINIC10: {other} is an image, but not a png; convert it or remove it")
+        paths = [path for path in visible if path.suffix.lower() == ".png"]
         if not paths:
             raise UserError(
                 f"data CINIC10: {folder / name} has no png file; unpack CINIC-10 again, each part has the folders "
                 f"{', '.join(CLASSES)}"
             )
-        found += [(path, label) for path in paths]
-    return found
+        files += [(path, label) for path in paths]
+    return files
 
 
 def _pixels(path: Path) -> np.ndarray:
-    """An image as uint8 [3, 32, 32]; only png is read, whatever the file says that it is."""
+    """Read a png image as uint8 [3, 32, 32]; raise if it has another format, another size, or more information."""
     try:
         with Image.open(path, formats=["PNG"]) as image:
             size, lost = image.size, _lost(image)
@@ -100,7 +100,7 @@ def _pixels(path: Path) -> np.ndarray:
 
 
 def _lost(image: Image.Image) -> str:
-    """What an image has that three bytes a pixel do not hold, in words; empty where there is nothing."""
+    """Describe what would be lost by converting an image to three bytes for each pixel; empty if nothing would be."""
     if getattr(image, "n_frames", 1) > 1:
         return "has several frames"
     if image.mode.startswith(("I", "F")):

@@ -1,4 +1,4 @@
-"""Anybody's own map-style data set."""
+"""A data set from a user's own map-style data set."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dfl_lightning.utils.plain_tensors import unusual
 
 __all__ = ["FromDataset"]
 
-_MOST_GAPS = 1000  # class numbers that do not occur, beside ten for each that does
+_MOST_GAPS = 1000  # accepted number of class numbers that do not occur, in addition to ten for each that does
 
 
 class FromDataset(FederatedData):
-    """A map-style data set of (tensor, target) pairs, from Python as an object or from YAML by its import path.
+    """A map-style data set of (tensor, target) pairs, as an object in Python or by its import path in YAML.
 
-    All items are read once. Float tensors are used as they are. uint8 tensors with two dimensions or more are images,
+    All items are read once. Float tensors are used as they are. uint8 tensors with at least two dimensions are images,
     whose pixels are scaled by 1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
 
     Args:
-        dataset: has a length and gives (tensor, target) pairs; all tensors of one shape and type. Targets are whole
-            numbers, the classes, floating-point numbers or tensors [d] of a regression, or tensors [L] of bool: labels.
+        dataset: data set with a length and items (tensor, target); all tensors have the same shape and dtype. Targets
+            are integers (classes), floating-point numbers or tensors [d] (regression), or bool tensors [L] (labels).
         test_dataset: official test set of the same kind; null means that a quarter of each client's own samples is held
             out, see `test_fraction`.
-        parts: for each client the list of its indices into `dataset`, in place of a partition.
-        num_classes: number of classes; null means the largest class + 1, or none where targets are floating-point
-            numbers or labels.
+        parts: for each client the list of its indices into `dataset`, instead of a partition.
+        num_classes: number of classes; null means the largest class + 1, or none if targets are floating-point numbers
+            or labels.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
-        partition: how the samples are divided; null means `parts`, or IID without parts.
-        scale: what the tensors are multiplied with; null means 1/255 for uint8 images, and 1 for everything else.
-        **kwargs: everything else of `FederatedData`.
+        partition: rule that divides the samples; null means `parts`, or IID without parts.
+        scale: factor of the tensors; null means 1/255 for uint8 images, otherwise 1.
+        **kwargs: all other options of `FederatedData`.
 
     Examples:
         >>> pairs = torch.utils.data.TensorDataset(torch.rand(8, 3), torch.tensor([0, 1] * 4))
@@ -61,7 +61,7 @@ class FromDataset(FederatedData):
         **kwargs: Any,
     ) -> None:
         if scale is not None and not 0 < scale < math.inf:
-            raise UserError(f"data.scale={scale}; it is a number above 0, or null")
+            raise UserError(f"data.scale={scale}; give a number above 0, or null")
         if parts is not None:
             if kwargs.get("split") is not None:
                 raise UserError("data: parts and split both say who has which sample; give one of them")
@@ -81,7 +81,7 @@ class FromDataset(FederatedData):
         self.scale = scale
 
     def load(self) -> Source:
-        """Read every item once."""
+        """Read all items once."""
         name = type(self.dataset).__name__
         if self.test_dataset is self.dataset:
             raise UserError(
@@ -115,12 +115,12 @@ class FromDataset(FederatedData):
 
     @property
     def guesses_scale(self) -> bool:
-        """Whether it is only the shape of uint8 tensors that tells pixels from other numbers; after `setup`."""
+        """True if the scale of uint8 tensors is inferred from their shape; after `setup`."""
         return self.scale is None and self.source.images.dtype == torch.uint8
 
 
 def _count_classes(labels: Tensor, name: str) -> int:
-    """The largest class + 1, unless that is out of proportion to how many there are."""
+    """Return the largest class + 1; raise if that is much more than the number of different classes."""
     distinct = labels.unique()
     highest = int(distinct[-1])
     if highest >= _MOST_GAPS + 10 * len(distinct):
@@ -132,11 +132,12 @@ def _count_classes(labels: Tensor, name: str) -> int:
 
 
 def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
+    """Read all items of a data set into two tensors; raise if their shapes or dtypes differ."""
     if not hasattr(type(dataset), "__len__"):
         raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
     try:
         length = len(dataset)  # type: ignore[arg-type]
-    except Exception as error:  # what a user's class raises, and what Python says of lengths that are none
+    except Exception as error:  # a user's class may raise any error, and Python refuses lengths that are not integers
         raise UserError(
             f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
         ) from error
@@ -145,7 +146,8 @@ def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
     images, labels = torch.empty(0), torch.empty(0)
     for index in range(length):
         image, label = _item(dataset, index, length, name)
-        if label.is_floating_point() and label.dim() > 1:  # rows of two would be taken for numbers and their scales
+        # Targets [2, d] would be taken for numbers and their scales.
+        if label.is_floating_point() and label.dim() > 1:
             raise UserError(
                 f"data {name}: the target of item {index} is {_kind(label)}; give one number, or one row of numbers "
                 "(target.flatten())"
@@ -162,7 +164,8 @@ def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
                 f"data {name}: the target of item {index} is {_kind(label)}, that of item 0 is {_kind(labels[0])}; "
                 "targets must be of one shape and type"
             )
-        images[index], labels[index] = image, label  # at once: a data set may hand out one tensor again and again
+        # Items are copied at once, as a data set may return the same tensor each time.
+        images[index], labels[index] = image, label
     return images, labels
 
 
@@ -188,7 +191,7 @@ def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
     image, label = item
     if not isinstance(image, Tensor):
         raise UserError(
-            f"data {name}: item {index} has a {type(image).__name__} in place of a tensor (a transform such as "
+            f"data {name}: item {index} has a {type(image).__name__} instead of a tensor (a transform such as "
             f"torchvision's ToTensor may be missing); {wanted}"
         )
     if image.dtype != torch.uint8 and not image.is_floating_point():
@@ -199,7 +202,7 @@ def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
-    """A class as int64, a number as float64, a tensor of numbers as it is."""
+    """Convert a target to a tensor: a class to int64, a number to float64; a tensor of numbers stays as it is."""
     if isinstance(label, (float, np.floating)):
         return torch.tensor(float(label), dtype=torch.float64)
     if isinstance(label, Tensor) and (label.dim() or label.is_floating_point()) and not label.is_complex():
@@ -210,7 +213,7 @@ def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
         number = operator.index(label)  # type: ignore[arg-type]
     except TypeError as error:
         raise UserError(
-            f"data {name}: item {index} has {label!r} ({type(label).__name__}) in place of a target; {wanted}"
+            f"data {name}: item {index} has {label!r} ({type(label).__name__}) instead of a target; {wanted}"
         ) from error
     if not -(2**63) <= number < 2**63:
         raise UserError(f"data {name}: item {index} has a label of {len(str(number))} digits; classes count from 0")

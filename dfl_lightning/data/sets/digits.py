@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: no download, seconds of training."""
+"""The handwritten digits of scikit-learn, which need no download and train in seconds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Digits(FederatedData):
     """1,797 digits of 8 x 8 pixels (scikit-learn's copy of UCI's test set), 10 classes, no official test set.
 
     Args:
-        test_fraction: see `FederatedData`; null means a quarter, too.
-        **kwargs: everything else of `FederatedData`.
+        test_fraction: share of each client's samples that is held out for its test; null means a quarter, too.
+        **kwargs: all other options of `FederatedData`.
     """
 
     def __init__(self, test_fraction: float | None = 0.25, **kwargs: Any) -> None:
@@ -33,9 +33,9 @@ class Digits(FederatedData):
         return Source("Digits", images.unsqueeze(1), labels, num_classes=10, scale=1 / 16)
 
 
-@functools.cache  # a compressed table of text is read, which takes as long as a few rounds
+@functools.cache  # reading the compressed text takes as long as a few rounds
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [1797, 8, 8] and classes int64 [1797], to be copied."""
+    """Load images uint8 [1797, 8, 8] and classes int64 [1797], which callers must copy, as they are cached."""
     table = _table()
     if table is None:
         from sklearn.datasets import load_digits
@@ -46,9 +46,10 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _table() -> np.ndarray | None:
-    """Scikit-learn's file, [1797, 65], without importing scikit-learn, which takes more than a second.
+    """Read scikit-learn's file, [1797, 65], without importing scikit-learn, which takes more than a second.
 
-    None where it is not in its place, which is scikit-learn's affair.
+    Returns:
+        The table; None if scikit-learn's file is not at the expected path or has another shape.
     """
     package = find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():

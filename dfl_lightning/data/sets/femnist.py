@@ -27,15 +27,15 @@ HOW = "make them with LEAF (data/femnist: ./preprocess.sh -s niid --sf 1.0 -k 0 
 class FEMNIST(FederatedData):
     """Handwritten digits and letters by writer (LEAF, Caldas et al. 2018): grey images of 28 x 28 pixels, 62 classes.
 
-    Classes are 0–9, A–Z (10–35), a–z (36–61). Ink is black (0) on white, the other way round than MNIST.
+    Classes are 0–9, A–Z (10–35), a–z (36–61). Ink is black (0) on white, in contrast to MNIST.
 
     Args:
-        path: a folder with LEAF's `train` and `test` json files, or an npz file; null looks for the folders `femnist`
-            and `femnist/data` and for files `femnist*.npz` in `root`.
-        classes: the classes that are kept, which become 0, 1, … in this order; null keeps all 62. The ten letters a to
+        path: a folder with LEAF's `train` and `test` json files, or an npz file; null searches `root` for the folders
+            `femnist` and `femnist/data` and for files `femnist*.npz`.
+        classes: the classes that are kept, renamed to 0, 1, … in this order; null keeps all 62. The ten letters a to
             j of the FedProx paper (Li et al. 2020) are `[36, 37, 38, 39, 40, 41, 42, 43, 44, 45]`.
-        partition: how the training images are divided; null means `ByWriter`.
-        **kwargs: everything else of `FederatedData`.
+        partition: rule that divides the training images; null means `ByWriter`.
+        **kwargs: all other options of `FederatedData`.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class FEMNIST(FederatedData):
         self.classes = None if classes is None else list(classes)
 
     def prepare_data(self) -> None:
-        """Look where the files are; nothing is downloaded."""
+        """Check that the files exist; nothing is downloaded."""
         self._find()
 
     def load(self) -> Source:
-        """Load images uint8 [N, 1, 28, 28], or float32 where bytes would change them; writer by writer, by name."""
+        """Load images ordered by writer, uint8 [N, 1, 28, 28], or float32 if bytes would change them."""
         path = self._find()
         train, test = (_read_npz if path.is_file() else _read_leaf)(path)
         names = sorted({*train.names, *test.names})
@@ -83,13 +83,13 @@ class FEMNIST(FederatedData):
         )
 
     def save_npz(self, path: str | Path) -> None:
-        """Write everything to an npz file, which `path` reads in seconds where all of LEAF's files take minutes.
+        """Write all images to an npz file, which the option `path` reads in seconds, while LEAF's files take minutes.
 
-        The arrays are `images` uint8 [N, 28, 28], `labels` int64 [N], `writers` int32 [N], positions in `writer_ids`,
+        The arrays are `images` uint8 [N, 28, 28], `labels` int64 [N], `writers` int32 [N], indices into `writer_ids`,
         and `is_test` bool [N].
 
         Raises:
-            UserError: some classes are left out, the images are no bytes, or the file cannot be written.
+            UserError: some classes are left out, the images are not bytes, or the file cannot be written.
         """
         source = self.load()
         if self.classes is not None or source.images.dtype != torch.uint8:
@@ -120,24 +120,24 @@ class FEMNIST(FederatedData):
                 )
             return path
         folders = [self.root / "femnist", self.root / "femnist" / "data"]
-        found = [folder for folder in folders if (folder / "train").is_dir()] + sorted(self.root.glob("femnist*.npz"))
-        if len(found) > 1:
+        paths = [folder for folder in folders if (folder / "train").is_dir()] + sorted(self.root.glob("femnist*.npz"))
+        if len(paths) > 1:
             raise UserError(
-                f"data FEMNIST: root '{self.root}' has several: {', '.join(path.name for path in found)}; name one by "
+                f"data FEMNIST: root '{self.root}' has several: {', '.join(path.name for path in paths)}; name one by "
                 f"data.path"
             )
-        if not found:
+        if not paths:
             raise MissingData(
-                f"data FEMNIST: there is no folder femnist/train and no femnist*.npz in root '{self.root}'; {HOW} and "
-                f"name the folder with train and test by data.path, or its parent by data.root or the environment "
-                f"variable {ROOT_VARIABLE}"
+                f"data FEMNIST: neither a folder femnist/train nor a file femnist*.npz exists in root '{self.root}'; "
+                f"{HOW} and name the folder with train and test by data.path, or its parent by data.root or the "
+                f"environment variable {ROOT_VARIABLE}"
             )
-        return found[0]
+        return paths[0]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Training or test images: uint8 or float32 [n, 28, 28] in pieces, labels [n], writers [n] as places in names."""
+    """Training or test images: uint8 or float32 [n, 28, 28] in pieces, labels [n], writers [n] as indices of names."""
 
     images: list[np.ndarray]
     labels: np.ndarray
@@ -145,42 +145,43 @@ class _Part:
     names: list[str]
 
     def by_writer(self, names: list[str]) -> _Part:
-        """Writers numbered as in `names` and in that order, however files divided them; a writer's order is kept."""
-        places = {name: place for place, name in enumerate(names)}
-        writers = np.array([places[name] for name in self.names], dtype=np.int64)[self.writers]
-        return self._take(np.argsort(writers, kind="stable"), self.labels, writers, names)
+        """Order the images by writers as in `names`; the images of a writer keep their order."""
+        numbers = {name: number for number, name in enumerate(names)}
+        writers = np.array([numbers[name] for name in self.names], dtype=np.int64)[self.writers]
+        return self._select(np.argsort(writers, kind="stable"), self.labels, writers, names)
 
     def only(self, classes: list[int] | None) -> _Part:
-        """The images of some classes, which are numbered anew."""
+        """Keep the images of some classes, which are renumbered from 0 on."""
         if classes is None:
             return self
         number = np.full(NUM_CLASSES, -1)
         number[classes] = np.arange(len(classes))
         labels = number[self.labels]
-        return self._take(np.flatnonzero(labels >= 0), labels, self.writers, self.names)
+        return self._select(np.flatnonzero(labels >= 0), labels, self.writers, self.names)
 
-    def _take(self, kept: np.ndarray, labels: np.ndarray, writers: np.ndarray, names: list[str]) -> _Part:
+    def _select(self, indices: np.ndarray, labels: np.ndarray, writers: np.ndarray, names: list[str]) -> _Part:
+        """Return the images at some indices, with new labels and writers; copy images only if necessary."""
         images = self.images
-        if len(kept) < len(labels) or (np.diff(kept) < 0).any():
-            images = [_one(images)[kept]]
-        return _Part(images, labels[kept], writers[kept], names)
+        if len(indices) < len(labels) or (np.diff(indices) < 0).any():
+            images = [_concatenate(images)[indices]]
+        return _Part(images, labels[indices], writers[indices], names)
 
 
-def _one(pieces: list[np.ndarray]) -> np.ndarray:
-    """Pieces one after the other; bytes only where all are."""
+def _concatenate(pieces: list[np.ndarray]) -> np.ndarray:
+    """Concatenate pieces of images; the result is uint8 if all are, otherwise float32 from 0 to 1."""
     if any(piece.dtype != np.uint8 for piece in pieces):
         pieces = [piece.astype(np.float32) / 255 if piece.dtype == np.uint8 else piece for piece in pieces]
     return np.concatenate([np.empty((0, SIDE, SIDE), dtype=pieces[0].dtype if pieces else np.uint8), *pieces])
 
 
 def _joined(parts: list[list[np.ndarray]]) -> tuple[torch.Tensor, float]:
-    """All images in one tensor [N, 1, 28, 28], and what brings them to [0, 1]."""
-    images = _one([piece for part in parts for piece in part])
+    """Concatenate all images to one tensor [N, 1, 28, 28]; return it with the factor that scales it to [0, 1]."""
+    images = _concatenate([piece for part in parts for piece in part])
     return torch.from_numpy(images).unsqueeze(1), 1 / 255 if images.dtype == np.uint8 else 1.0
 
 
 def _read_leaf(folder: Path) -> tuple[_Part, _Part]:
-    unit: dict[str, str] = {}  # what the pixels of the first writer with that unit are, by unit
+    unit: dict[str, str] = {}  # the first writer with pixels in each unit, bytes or fractions
     parts = []
     for name in ("train", "test"):
         files = sorted((folder / name).glob("*.json"))
@@ -188,23 +189,25 @@ def _read_leaf(folder: Path) -> tuple[_Part, _Part]:
             raise UserError(f"data FEMNIST: {folder / name} has no json file; {HOW}")
         images: list[np.ndarray] = []
         labels: list[np.ndarray] = []
-        found: dict[str, Path] = {}
+        file_of: dict[str, Path] = {}
         for file in files:
             for writer, pixels, classes in read_leaf_file(file):
-                if writer in found:
-                    raise UserError(f"{file}: writer {writer} is in {found[writer].name}, too; remove one of the files")
-                found[writer] = file
+                if writer in file_of:
+                    raise UserError(
+                        f"{file}: writer {writer} is in {file_of[writer].name}, too; remove one of the files"
+                    )
+                file_of[writer] = file
                 _check_labels(classes, f"{file}: writer {writer}")
                 images.append(_images(pixels, file, writer, unit))
                 labels.append(classes)
         numbers = np.repeat(np.arange(len(labels)), [len(classes) for classes in labels])
         empty = np.empty(0, dtype=np.int64)
-        parts.append(_Part(images, np.concatenate([empty, *labels]), numbers, list(found)))
+        parts.append(_Part(images, np.concatenate([empty, *labels]), numbers, list(file_of)))
     return parts[0], parts[1]
 
 
 def _images(pixels: np.ndarray, file: Path, writer: str, unit: dict[str, str]) -> np.ndarray:
-    """A writer's pixels [n, 784], from 0 to 1 or whole numbers from 0 to 255, as uint8 or float32 [n, 28, 28]."""
+    """Convert a writer's pixels [n, 784], from 0 to 1 or integers from 0 to 255, to uint8 or float32 [n, 28, 28]."""
     if pixels.shape[1] != SIDE * SIDE:
         raise UserError(
             f"{file}: images of writer {writer} have {pixels.shape[1]} pixels, not {SIDE} x {SIDE}; use LEAF's FEMNIST"

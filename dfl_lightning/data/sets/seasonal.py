@@ -1,4 +1,4 @@
-"""Synthetic seasonal series: clusters of clients with one season each, drawn with a fixed seed."""
+"""Synthetic seasonal time series of clusters of clients, drawn with a fixed seed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dfl_lightning.utils.randomness.random_streams import numpy_stream
 __all__ = ["PERIODS", "seasonal_clusters", "seasonal_series"]
 
 PERIODS = (12, 12, 17, 17)
-"""Of each cluster; those with one period have other phases between the wave and its first overtone."""
+"""Period of each cluster; clusters with the same period differ in the phase of the first overtone."""
 SHORTEST, LONGEST = 160, 240
 NOISE = 0.3
 _SEED = 0
 
 
 def seasonal_series(num_clients: int) -> SeriesTable:
-    """Draw series of 160 to 240 values, the same in every run.
+    """Draw series of 160 to 240 values, the same in all runs.
 
-    The season of cluster g at time t is sin(2 pi t / p_g) + sin(4 pi t / p_g + f_g), with the phase f_g = 0 or pi. A
-    client adds noise of standard deviation 0.3, which depends on that of the time before by half, begins its series at
-    a time of its own, and has a level (10 to 100) and an amplitude (1 to 10) of its own.
+    The season of cluster g at time t is sin(2 pi t / p_g) + sin(4 pi t / p_g + f_g), with the phase f_g = 0 or pi. Each
+    client has its own level (10 to 100), amplitude (1 to 10) and first time, and adds autoregressive noise of standard
+    deviation 0.3 with coefficient 0.5.
 
     Args:
-        num_clients: m.
+        num_clients: number of clients m.
     """
     clusters = seasonal_clusters(num_clients)
     values = []
@@ -46,10 +46,10 @@ def seasonal_series(num_clients: int) -> SeriesTable:
 
 
 def seasonal_clusters(num_clients: int) -> np.ndarray:
-    """Return the cluster of each client, int64 [m]: blocks of consecutive ids, at most 4.
+    """Return the cluster of each client, int64 [m]: at most 4 blocks of consecutive ids.
 
     Args:
-        num_clients: m.
+        num_clients: number of clients m.
 
     Examples:
         >>> seasonal_clusters(6).tolist()

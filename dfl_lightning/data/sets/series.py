@@ -1,4 +1,4 @@
-"""Windows of series: each client has a series, of which the last part in time is held out."""
+"""Windows of time series, one series for each client, whose last part in time is held out."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ Scope = Literal["client", "global"]
 
 
 class Series(FederatedData):
-    """Windows of numbers and what follows them, which is to be predicted (`Forecast`); each client has a series.
+    """Windows of time series and the values that follow them, which are predicted (`Forecast`); a series is a client.
 
-    A sample is `window` times of a series, all columns, and the `horizon` times that follow. The last part in time of
-    each series is its client's test data, what is before it the validation data. A sample lies on one side of each cut,
-    inputs and targets, so that nothing that is tested or validated is trained on; the samples that would reach across
-    are left out.
+    A sample consists of `window` times of a series, with all columns, and the `horizon` times that follow. The last
+    part in time of each series is its client's test data, and the part before it the validation data. Samples whose
+    inputs and targets are not in the same part are left out, so that clients never train on values that are tested or
+    validated.
 
-    Columns are standardised, mean 0 and standard deviation 1 over all times that the training samples cover, for each
-    client or for all together; the split has the means and deviations. A constant column becomes zeros. Errors are
+    Columns are standardised to mean 0 and standard deviation 1 over all times of the training samples, for each client
+    or for all together; the split contains the means and deviations. A constant column becomes zeros. Errors are
     reported in the original unit.
 
-    Without a file the series are synthetic, drawn with a fixed seed: seasons with noise, of clients in four clusters
-    that differ in period and phases, which are the ground-truth clusters.
+    Without a file the series are synthetic, drawn with a fixed seed: seasons with noise, of clients in four
+    ground-truth clusters that differ in periods and phases.
 
     Args:
         file: a CSV file with a line of column names, or an npz file with arrays [N]; a row for each time of each
             series. Null means the synthetic series.
         client: column that names the series of each row.
         value: columns of numbers, one name or several.
-        target: those of them that are predicted; null means all.
-        time: column by which a series is ordered, numbers or ISO 8601 dates; null: as the rows are. Times only say the
-            order: gaps are not filled.
-        window: times of a sample's input, W.
-        horizon: times that are predicted.
-        stride: times from the beginning of a sample to that of the next one.
-        standardise: `client`, each series by itself, `global`, all together, or null: not at all.
+        target: those of the value columns that are predicted; null means all.
+        time: column that orders a series, numbers or ISO 8601 dates; null keeps the order of the rows. Times determine
+            the order only: gaps are not filled.
+        window: number of times of a sample's input, W.
+        horizon: number of times that are predicted.
+        stride: number of times from the beginning of a sample to that of the next one.
+        standardise: `client` for each series separately, `global` for all together, or null for no standardisation.
         test_fraction: share of each series, at its end, that is its test data, rounded down; null means a quarter.
         val_fraction: share of the rest, at its end, that is validation data, rounded down.
-        random_windows: draw validation and test samples at random, as other data sets do, although they overlap those
-            that are trained on, so that errors are too low; a partition may divide the samples then.
-        num_clients: series, drawn at random among those that are long enough.
-        partition: how samples are divided, with `random_windows` only; null means `ByWriter`, a client for each series.
+        random_windows: True to draw validation and test samples at random, as other data sets do. They then overlap the
+            training samples, so that errors are too low; a partition may divide the samples.
+        num_clients: number of clients, whose series are drawn at random from those that are long enough.
+        partition: rule that divides the samples, with `random_windows` only; null means `ByWriter`, a client for each
+            series.
         **kwargs: `seed` and `split` of `FederatedData`; with `random_windows` also `samples_per_client`.
     """
 
@@ -80,9 +81,9 @@ class Series(FederatedData):
         **kwargs: Any,
     ) -> None:
         if min(window, horizon, stride) < 1:
-            raise UserError(f"data Series: window={window}, horizon={horizon}, stride={stride}; each is 1 or more")
+            raise UserError(f"data Series: window={window}, horizon={horizon}, stride={stride}; each must be 1 or more")
         if standardise not in ("client", "global", None):
-            raise UserError(f"data Series: standardise={standardise}; it is client, global or null")
+            raise UserError(f"data Series: standardise={standardise}; it must be client, global or null")
         if file is None and (client, value, target, time) != ("client", "value", None, None):
             raise UserError("data Series: client, value, target and time describe a file; name it by data.file")
         self.value = [value] if isinstance(value, str) else list(value)
@@ -117,7 +118,7 @@ class Series(FederatedData):
         self._values, self._starts = np.empty((0, 1)), np.empty(0, np.int64)
 
     def setup(self, stage: str | None = None) -> None:
-        """See `FederatedData.setup`; inputs are kept once, as the clients have them."""
+        """See `FederatedData.setup`; only the clients' standardised inputs are kept in memory."""
         super().setup(stage)
         raw = self.source
         self._source = dataclasses.replace(raw, images=self.clients.images, checksums=raw.fingerprint)
@@ -151,7 +152,7 @@ class Series(FederatedData):
         )
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
-        """Return both, columns standardised, float32; a target brings its scale with it, [N, 2, d], see `Forecast`."""
+        """Standardise the columns, float32, and store the scale of each target with it, [N, 2, d]; see `Forecast`."""
         if self.split is None:
             means, deviations = self._moments(split.train)
             split = dataclasses.replace(split, client_means=means, client_deviations=deviations)
@@ -164,14 +165,14 @@ class Series(FederatedData):
         images, labels = source.images.float(), torch.stack([source.labels, torch.ones_like(source.labels)], 1)
         shift, scale = torch.from_numpy(split.client_means), torch.from_numpy(split.client_deviations)
         for client, parts in enumerate(zip(split.train, split.val, split.test, strict=True)):
-            own = torch.from_numpy(np.concatenate(parts))
-            images[own] = ((source.images[own] - shift[client, :, None]) / scale[client, :, None]).float()
-            labels[own, 0] = (labels[own, 0] - shift[client, columns]) / scale[client, columns]
-            labels[own, 1] = scale[client, columns]
+            indices = torch.from_numpy(np.concatenate(parts))
+            images[indices] = ((source.images[indices] - shift[client, :, None]) / scale[client, :, None]).float()
+            labels[indices, 0] = (labels[indices, 0] - shift[client, columns]) / scale[client, columns]
+            labels[indices, 1] = scale[client, columns]
         return dataclasses.replace(source, images=images, labels=labels.float()), split
 
     def notes(self) -> list[str]:
-        """Return what a person should know before training; also that windows drawn at random overlap."""
+        """Return remarks for the user before training, in addition that random windows overlap."""
         leak = "data.random_windows: what is tested overlaps what is trained on, so that errors are too low"
         return [*super().notes(), *([leak] if self.random_windows and self.split is None else [])]
 
@@ -184,7 +185,7 @@ class Series(FederatedData):
         return super()._divide(source) if self.random_windows else self._divide_in_time(source)
 
     def _divide_in_time(self, source: Source) -> Split:
-        """Cut each series twice; samples that reach across a cut are left out."""
+        """Cut each series into training, validation and test part, and leave out samples across a cut."""
         assert source.writers is not None
         assert self.test_fraction is not None
         writers, after = source.writers.numpy(), self._starts + self.window + self.horizon
@@ -209,13 +210,11 @@ class Series(FederatedData):
             )
         drawn = numpy_stream(self.split_seed, "series").permutation(eligible)
         chosen = np.sort(drawn[: self.num_clients])
-        own = {
-            what: [np.flatnonzero(chosen_part & (writers == w)) for w in chosen] for what, chosen_part in parts.items()
-        }
+        indices = {what: [np.flatnonzero(mask & (writers == w)) for w in chosen] for what, mask in parts.items()}
         return Split(
-            train=own["training"],
-            val=own["validation"],
-            test=own["test"],
+            train=indices["training"],
+            val=indices["validation"],
+            test=indices["test"],
             test_official=False,
             clusters=seasonal_clusters(self.num_clients) if self.file is None else None,
             partition="a series each",
@@ -223,7 +222,7 @@ class Series(FederatedData):
         )
 
     def _moments(self, train: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each client's columns, float64 [m, C], over times that training covers."""
+        """Compute means and standard deviations of each client's columns over its training times, float64 [m, C]."""
         span = np.arange(self.window + self.horizon)
         times = [np.unique(self._starts[part][:, None] + span) for part in train]
         if self.standardise == "global":
@@ -232,8 +231,8 @@ class Series(FederatedData):
         if self.standardise is None:
             return np.zeros(shape), np.ones(shape)
         mean, deviation = np.empty(shape), np.empty(shape)
-        for client, own in enumerate(times):
-            values = self._values[own]
+        for client, covered in enumerate(times):
+            values = self._values[covered]
             mean[client], deviation[client] = values.mean(0), values.std(0)
             constant = deviation[client] <= 1e-12 * np.abs(values).max(0)
             deviation[client, constant] = 1.0

@@ -1,4 +1,4 @@
-"""Text in characters: each file, folder or module of Python is a client."""
+"""Texts in characters, one client for each file, folder or module of Python."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from dfl_lightning.utils.words import as_percent
 __all__ = ["Text"]
 
 PADDING, OTHER, FIRST = 0, 1, 2
-"""Numbers of what stands for nothing, of characters that are too rare, and of the most frequent one."""
+"""Codes of padding, of all rare characters, and of the most frequent character."""
 MOST_CHARACTERS = 256
 MOST_RARE = 0.01
 
 
 class Text(FederatedData):
-    """Characters of texts, each text a client; the next character is to be predicted (`NextToken`).
+    """Texts in characters, whose next character is predicted (`NextToken`); each text is a client.
 
-    A text is cut into blocks of `length` characters, one after the other. The last part of each text is its client's
-    test data, so that no block is from before those that are trained on; a validation part is drawn from the others.
-    The last block of a text is filled up, and what fills it is ignored. Character number 0 is the filling, 1 stands for
-    all that are rare, and the others follow by how frequent they are in the parts for training.
+    A text is cut into consecutive blocks of `length` characters. The last part of each text is its client's test data,
+    so that all test blocks follow the training blocks; validation blocks are drawn from the other part. The last block
+    of a text is padded, and padding is ignored. Code 0 is the padding, 1 stands for all rare characters, and the others
+    follow in the order of their frequency in the training parts.
 
-    Without a path the texts are the modules of the interpreter's own library, which every Python has: nothing is
-    downloaded. They differ between versions, so that the version is a part of the data set's name; the split file has a
-    checksum of the targets.
+    Without a path the texts are the modules of Python's own library, so that nothing is downloaded. They differ between
+    versions of Python, so that the version is a part of the data set's name; the split file has a checksum of the
+    targets.
 
     Args:
         path: a folder, whose files `*.txt` and subfolders with such files are a text each; null means Python's library.
-        length: characters of a block, T.
-        characters: distinct ones, at most 256, padding and rare ones included, C.
-        most: characters of a text that are read at most, from its beginning; null reads all.
+        length: number of characters of a block, T.
+        characters: number of distinct characters C, at most 256, padding and rare ones included.
+        most: largest number of characters that are read from the beginning of a text; null reads all.
         held_out: share of each text, at its end, that is its test data; 0 means no test.
-        num_clients: texts, drawn at random among those with enough blocks.
-        partition: how blocks are divided; null means `ByWriter`, a client for each text.
+        num_clients: number of clients, whose texts are drawn at random from those with enough blocks.
+        partition: rule that divides the blocks; null means `ByWriter`, a client for each text.
         **kwargs: `val_fraction`, `samples_per_client`, `seed` and `split` of `FederatedData`.
     """
 
@@ -67,7 +67,7 @@ class Text(FederatedData):
                 f"there are 3 to {MOST_CHARACTERS} characters, and 2 or more of a text are read"
             )
         if not 0 <= held_out < 1:
-            raise UserError(f"data Text: held_out={held_out}; it is at least 0 and less than 1")
+            raise UserError(f"data Text: held_out={held_out}; it must be at least 0 and less than 1")
         for name in ("normalise", "augment"):
             if kwargs.get(name):
                 raise UserError(f"data Text: data.{name} is for images; leave it out")
@@ -79,7 +79,7 @@ class Text(FederatedData):
         self._rare = 0.0
 
     def load(self) -> Source:
-        """Read the texts, in the order of their names."""
+        """Read the texts in the order of their names."""
         texts = _library() if self.path is None else _of_folder(Path(self.path))
         texts = {name: text[: self.most] for name, text in texts.items() if len(text[: self.most]) > 1}
         if not texts:
@@ -88,18 +88,18 @@ class Text(FederatedData):
         counts: Counter[str] = Counter()
         for name, text in texts.items():
             counts.update(text[: ends[name] * self.length])
-        kept = sorted(counts, key=lambda c: (-counts[c], c))[: self.characters - FIRST]
-        numbers = {character: number for number, character in enumerate(kept, FIRST)}
-        self._rare = 1 - sum(counts[character] for character in kept) / counts.total()
+        frequent = sorted(counts, key=lambda c: (-counts[c], c))[: self.characters - FIRST]
+        numbers = {character: number for number, character in enumerate(frequent, FIRST)}
+        self._rare = 1 - sum(counts[character] for character in frequent) / counts.total()
         owners: list[list[int]] = [[], []]
         blocks: list[list[list[np.ndarray]]] = [[[], []], [[], []]]
-        for place, (name, text) in enumerate(texts.items()):
+        for owner, (name, text) in enumerate(texts.items()):
             codes = np.array([numbers.get(character, OTHER) for character in text], np.int64)
             inputs, targets = _blocks(codes, self.length)
             for part, chosen in enumerate((slice(None, ends[name]), slice(ends[name], None))):
                 blocks[part][0].append(inputs[chosen])
                 blocks[part][1].append(targets[chosen])
-                owners[part] += [place] * len(inputs[chosen])
+                owners[part] += [owner] * len(inputs[chosen])
         (inputs, targets), (test_inputs, test_targets) = ([np.concatenate(a) for a in part] for part in blocks)
         tested = len(test_targets) > 0
         if self.held_out and not tested:
@@ -107,7 +107,7 @@ class Text(FederatedData):
                 f"data Text: held_out={self.held_out} leaves no text a test block: the longest has "
                 f"{max(map(len, texts.values()))} characters; lower length ({self.length}), or give longer texts"
             )
-        of = [torch.tensor(own, dtype=torch.int64) for own in owners]
+        writers, test_writers = (torch.tensor(of_part, dtype=torch.int64) for of_part in owners)
         name = f"Python {platform.python_version()}'s library" if self.path is None else f"Text {Path(self.path).name}"
         return Source(
             name,
@@ -116,16 +116,16 @@ class Text(FederatedData):
             self.characters,
             torch.from_numpy(test_inputs.astype(np.uint8)) if tested else None,
             torch.from_numpy(test_targets) if tested else None,
-            writers=of[0],
-            test_writers=of[1] if tested else None,
+            writers=writers,
+            test_writers=test_writers if tested else None,
             writer_names=tuple(texts),
-            strata=of[0],
-            test_strata=of[1] if tested else None,
-            words=tuple(kept),
+            strata=writers,
+            test_strata=test_writers if tested else None,
+            words=tuple(frequent),
         )
 
     def notes(self) -> list[str]:
-        """Return what a person should know before training; also that many characters count as one."""
+        """Return remarks for the user before training, in addition a large share of rare characters."""
         rare = (
             f"{as_percent(self._rare)} of the characters are rare ones that count as one, so that perplexity is too "
             f"low; data.characters keeps more than {self.characters}, {MOST_CHARACTERS} at most"
@@ -133,13 +133,13 @@ class Text(FederatedData):
         return [*super().notes(), *([rare] if self._rare > MOST_RARE else [])]
 
     def _end_of_training(self, text: str) -> int:
-        """The number of blocks for training."""
+        """Count the blocks of a text that are not held out."""
         blocks = -(-(len(text) - 1) // self.length)
         return blocks - int(self.held_out * blocks)
 
 
 def _blocks(codes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of characters and of those that follow, int64 [N, T] each; what fills the last one is ignored, -1."""
+    """Cut codes into blocks of inputs and of the codes that follow them, int64 [N, T] each; padded targets are -1."""
     count = -(-(len(codes) - 1) // length)
     inputs, targets = np.full(count * length, PADDING), np.full(count * length, -1)
     inputs[: len(codes) - 1], targets[: len(codes) - 1] = codes[:-1], codes[1:]
@@ -147,15 +147,15 @@ def _blocks(codes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _library() -> dict[str, str]:
-    """The modules of Python's own library by name, without packages."""
+    """Read the modules of Python's own library, without packages, by name."""
     folder = Path(os.__file__).parent
     return {file.stem: _read(file) for file in sorted(folder.glob("*.py"))}
 
 
 def _of_folder(folder: Path) -> dict[str, str]:
-    """The texts of a folder by name: its files, and its subfolders, whose files are one text."""
+    """Read the texts of a folder by name: each file, and the joined files of each subfolder."""
     if not folder.is_dir():
-        raise MissingData(f"data.path: {folder} is no folder; give one with files *.txt, or leave it out")
+        raise MissingData(f"data.path: {folder} is not a folder; give one with files *.txt, or leave it out")
     texts: dict[str, str] = {}
     for entry in sorted(folder.iterdir()):
         if entry.suffix == ".txt" and entry.is_file():

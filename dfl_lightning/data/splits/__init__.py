@@ -1,1 +1,1 @@
-"""Splits: who has which sample, read, written and checked."""
+"""Splits, which list the samples of each client; their files and checks."""

@@ -1,4 +1,4 @@
-"""Whether a run has the data that another run had, whose split.npz is at hand."""
+"""Comparison of a run's data with those of another run, by the other run's split.npz."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from dfl_lightning.utils.storage.files import read_npz
 
 
 def difference(file: Path, split: Split, source: Source, same_draw: bool) -> str:
-    """Say in one sentence how the data differ from those of a split file; empty where they are the same.
+    """Describe in one sentence how the data differ from those of a split file; empty if they are the same.
 
     Args:
         file: the split.npz of the other run.
-        split: of this run.
-        source: of this run.
-        same_draw: whether clients should have the same samples, too; otherwise only the data set is compared.
+        split: the split of this run.
+        source: the data set of this run.
+        same_draw: True to compare the samples of each client, too; otherwise only the data set is compared.
     """
     try:
         then = read_npz(file)
     except (OSError, ValueError) as error:
         return f"{file} cannot be read ({reason(error)}), so that these data are compared with nothing"
-    known = origin(source)
-    for name in known:
-        if name in then and not _same(then[name], known[name]):
-            return f"these are not the data of {file}: {name} is {known[name]} and was {then[name]}"
+    about_data = origin(source)
+    for name in about_data:
+        if name in then and not _same(then[name], about_data[name]):
+            return f"these are not the data of {file}: {name} is {about_data[name]} and was {then[name]}"
     if not same_draw:
         return ""
     with tempfile.TemporaryDirectory() as folder:
-        write_split(own := Path(folder) / "split.npz", split, source)
-        now = read_npz(own)
-    for name in (name for name in now if name not in known):
+        write_split(temporary := Path(folder) / "split.npz", split, source)
+        now = read_npz(temporary)
+    for name in (name for name in now if name not in about_data):
         if name in then and not _same(then[name], now[name]):
             return (
                 f"clients have other samples than in {file} ({name} differs) though the data are the same; "

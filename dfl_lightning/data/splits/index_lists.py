@@ -1,4 +1,4 @@
-"""Many short lists of indices in one tensor: a tensor a client takes more memory than what is in it."""
+"""Many short lists of indices in one tensor, since a tensor for each client would need more memory than its content."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 def sorted_pieces(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Cut an array into pieces, each of which is sorted; they are views of one new array.
+    """Cut an array into pieces and sort each of them; the pieces are views of one new array.
 
     Args:
-        values: whole numbers, [N].
-        lengths: of the pieces, int64 [p]; their sum is N.
+        values: integers, [N].
+        lengths: lengths of the pieces, int64 [p]; their sum is N.
 
     Examples:
         >>> [piece.tolist() for piece in sorted_pieces(np.array([3, -1, 2, 2, 0]), np.array([2, 0, 3]))]
@@ -29,13 +29,13 @@ def sorted_pieces(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
 
 
 class IndexLists(Sequence[Tensor]):
-    """A list of indices for each client; a client's own is a view, made when it is asked for.
+    """A list of indices for each client, stored in one tensor; a client's list is a view that is made on access.
 
     Args:
-        parts: per client its indices, int64.
+        parts: indices of each client, int64.
 
     Attributes:
-        counts: how many indices each client has, int64 [m].
+        counts: number of indices of each client, int64 [m].
 
     Examples:
         >>> lists = IndexLists([np.array([4, 5]), np.array([], dtype=np.int64), np.array([0])])
@@ -60,10 +60,10 @@ class IndexLists(Sequence[Tensor]):
 
     def __getitem__(self, client: int | slice) -> Tensor | tuple[Tensor, ...]:
         if isinstance(client, slice):
-            return tuple(self[place] for place in range(*client.indices(len(self))))
-        end = self._ends[client]  # raises IndexError
-        place = client % len(self)
-        return self._flat[self._ends[place - 1] if place else 0 : end]
+            return tuple(self[number] for number in range(*client.indices(len(self))))
+        end = self._ends[client]  # raises IndexError for a client that does not exist
+        number = client % len(self)
+        return self._flat[self._ends[number - 1] if number else 0 : end]
 
     def __iter__(self) -> Iterator[Tensor]:
         start = 0
@@ -72,10 +72,10 @@ class IndexLists(Sequence[Tensor]):
             start = end
 
     def together(self, clients: Tensor) -> Tensor:
-        """The lists of some clients, one after the other, int64.
+        """Concatenate the lists of some clients, int64.
 
         Args:
-            clients: whose, long; one may be there several times.
+            clients: ids of the clients, long; an id may occur several times.
 
         Examples:
             >>> IndexLists([np.array([4, 5]), np.array([7]), np.array([0])]).together(torch.tensor([2, 0, 2]))
@@ -86,11 +86,11 @@ class IndexLists(Sequence[Tensor]):
         return self._flat[torch.arange(int(counts.sum())) + shift.repeat_interleave(counts)]
 
     def at(self, clients: Tensor, places: Tensor) -> Tensor:
-        """The indices at some places of some clients' lists, int64, of the shape of `places`.
+        """Return the indices at some positions in the lists of some clients, int64, in the shape of `places`.
 
         Args:
-            clients: whose, long; of a shape that goes with that of `places`.
-            places: long, from 0.
+            clients: ids of the clients, long; broadcast with `places`.
+            places: positions in the clients' lists, long, counted from 0.
 
         Examples:
             >>> lists = IndexLists([np.array([4, 5]), np.array([7]), np.array([0])])

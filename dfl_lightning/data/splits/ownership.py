@@ -1,4 +1,4 @@
-"""No sample is at two places of a split: what is trained on is not tested on, and a sample has one owner."""
+"""A check that each sample of a split belongs to one client and one part: training, validation or test."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ def refuse_shared_images(
     num_test: int,
     where: str,
 ) -> None:
-    """Refuse indices outside the data set, and a sample that is at two places.
+    """Raise if an index is outside the data set, or a sample occurs twice in the split.
 
-    Samples of the official test set may be in the tests of several clients, once in each.
+    Samples of the official test set may be test samples of several clients, once for each.
 
     Args:
-        train: per client indices of its training samples, int64.
-        val: the same for validation.
-        test: the same for the test; in the official test set where `test_official`.
-        test_official: whether the test samples come from the official test set.
-        num_samples: training samples of the source, N.
-        num_test: samples of the official test set.
-        where: who made the split, for the sentence.
+        train: indices of each client's training samples, int64.
+        val: indices of each client's validation samples.
+        test: indices of each client's test samples; in the official test set if `test_official`.
+        test_official: True if the test samples come from the official test set.
+        num_samples: number of training samples of the source, N.
+        num_test: number of samples of the official test set.
+        where: origin of the split, for the message.
 
     Raises:
-        UserError: with one such sample, its two places, and the number of such samples.
+        UserError: an index is outside, or a sample occurs twice; the message names both places and the number of such
+            samples.
     """
     limit = num_test if test_official else num_samples
     parts = {"training": (train, num_samples), "validation": (val, num_samples), "test": (test, limit)}
@@ -59,23 +60,30 @@ def refuse_shared_images(
         codes, times = np.unique(owners * num_test + flat.pop("test"), return_counts=True)
         if (times > 1).any():
             client = int(codes[times > 1][0]) // num_test
-            _tell(np.bincount(test[client]), [(client, "test", test[client])], where)
+            _raise_shared(np.bincount(test[client]), [(client, "test", test[client])], where)
     times = np.bincount(np.concatenate(list(flat.values())), minlength=num_samples)
     if (times > 1).any():
-        _tell(times, [(client, part, own) for part in flat for client, own in enumerate(parts[part][0])], where)
+        lists_of_all = [(client, part, own) for part in flat for client, own in enumerate(parts[part][0])]
+        _raise_shared(times, lists_of_all, where)
 
 
 def _flat(lists: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype=np.int64), *lists])
 
 
-def _tell(times: np.ndarray, places: list[Located], where: str) -> NoReturn:
-    """Name one of the samples that are at several places, and two of these."""
+def _raise_shared(times: np.ndarray, lists: list[Located], where: str) -> NoReturn:
+    """Raise an error that names one sample that occurs several times, and two of its places.
+
+    Args:
+        times: number of occurrences of each sample, [N].
+        lists: clients with the names of parts and the indices of their samples.
+        where: origin of the split, for the message.
+    """
     shared = np.flatnonzero(times > 1)
     image = int(shared[0])
-    found = [(client, part) for client, part, indices in places for _ in range(int((indices == image).sum()))]
-    (client, part), (other, as_what) = found[0], found[1]
-    twice = (client, part) == (other, as_what)
-    also = "twice" if twice else f"and among the {as_what} samples of client {other}"
+    places = [(client, part) for client, part, indices in lists for _ in range(int((indices == image).sum()))]
+    (client, part), (other, other_part) = places[0], places[1]
+    twice = (client, part) == (other, other_part)
+    also = "twice" if twice else f"and among the {other_part} samples of client {other}"
     number = "" if len(shared) == 1 else f" ({len(shared)} samples are at two places)"
     raise UserError(f"{where}: sample {image} is among the {part} samples of client {client} {also}{number}; {REMEDY}")

@@ -1,4 +1,4 @@
-"""The samples of the source on which each client trains, validates and is tested."""
+"""Splits, which list the training, validation and test samples of each client."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["Split", "draw_split"]
 
 @dataclass(frozen=True)
 class Split:
-    """A division of a data set among clients, complete: what `split.npz` holds.
+    """A complete division of a data set among clients, as it is saved in `split.npz`.
 
     Attributes:
-        train: per client indices of its training samples in the source's training samples, int64, sorted.
-        val: the same for validation.
-        test: the same for the test; they count in the official test set where `test_official`.
-        test_official: whether the test samples come from the official test set.
-        rotation: counter-clockwise degrees, float64 [m], or None.
-        label_map: what each client calls each class, int64 [m, C], or None.
-        test_label_map: the same for its test samples, where that differs, or None.
+        train: indices of each client's training samples in the source's training samples, int64, sorted.
+        val: indices of each client's validation samples, likewise.
+        test: indices of each client's test samples, in the official test set if `test_official`.
+        test_official: True if the test samples come from the official test set.
+        rotation: counter-clockwise rotation of each client's images in degrees, float64 [m], or None.
+        label_map: new name of each class for each client, int64 [m, C], or None.
+        test_label_map: label map of test samples, if it differs, or None.
         clusters: ground-truth clusters, int64 [m], or None.
         adversaries: clients whose training labels were falsified, bool [m], or None.
         writers: name of the writer that each client is, str [m], or None.
-        partition: the partition's own words, for the banner.
-        input_means: what is taken away from each column of the inputs, float64 [d]; None where columns are not
+        partition: the partition's description of itself, for the banner.
+        input_means: means that are subtracted from the columns of the inputs, float64 [d]; None if the columns are not
             standardised.
-        input_deviations: what they are divided by then, float64 [d], or None.
-        target_means: the same for the targets, float64 [k], or None.
-        target_deviations: see `target_means`.
-        client_means: what is taken away from each client's columns, float64 [m, C]; None where they are not
-            standardised client by client.
-        client_deviations: what they are divided by then, float64 [m, C], or None.
+        input_deviations: standard deviations that the columns are then divided by, float64 [d], or None.
+        target_means: means of the columns of targets, float64 [k], or None.
+        target_deviations: standard deviations of the columns of targets, float64 [k], or None.
+        client_means: means of each client's columns, float64 [m, C]; None if columns are not standardised for each
+            client.
+        client_deviations: standard deviations of each client's columns, float64 [m, C], or None.
     """
 
     train: list[np.ndarray]
@@ -68,13 +68,14 @@ class Split:
 
     @cached_property
     def fingerprint(self) -> int:
-        """A checksum of the samples of each client, and of what is done to them before training."""
+        """A checksum of the samples of each client, and of their rotations and label maps."""
         arrays: list[np.ndarray | None] = []
-        for part in (self.train, self.val, self.test):  # two arrays of all clients, of whom there may be a million
+        # Two arrays contain the indices of all clients, since there may be a million of these.
+        for part in (self.train, self.val, self.test):
             sizes = np.array([len(array) for array in part], dtype=np.int64)
             arrays += [sizes, np.concatenate([np.empty(0, np.int64), *part]).astype(np.int64)]
-        done = (self.rotation, self.label_map, self.test_label_map, self.adversaries)
-        arrays += [array if array is None else array.astype(np.float64) for array in done]
+        transformations = (self.rotation, self.label_map, self.test_label_map, self.adversaries)
+        arrays += [array if array is None else array.astype(np.float64) for array in transformations]
         tensors = [array if array is None else torch.from_numpy(array) for array in arrays]
         return checksum_of(tensors, self.test_official)
 
@@ -89,21 +90,21 @@ def draw_split(
     samples_per_client: int | None,
     seed: int,
 ) -> Split:
-    """Cut validation and test parts, so that every client is tested on what it trains on.
+    """Draw the validation and test samples of each client, which follow the distribution of its training samples.
 
     Args:
         source: the data set.
         assignment: the samples of each client.
-        partition: the partition's own words.
+        partition: the partition's description of itself.
         test_fraction: share of each client's samples that is held out for its test, in [0, 1); None takes the test
             samples from the official test set.
-        val_fraction: share of what is left that is held out for validation, in [0, 1).
-        test_size: samples of each client's test part where they follow the assignment's class prior.
-        samples_per_client: samples a client keeps at most, or None for all.
+        val_fraction: share of the remaining samples that is held out for validation, in [0, 1).
+        test_size: number of each client's test samples, if they follow the assignment's class prior.
+        samples_per_client: largest number of samples of a client; None keeps all.
         seed: seed of the split.
 
     Raises:
-        UserError: a client ends without training, validation or test samples, or a sample has two owners.
+        UserError: a client is left without training, validation or test samples, or a sample belongs to two clients.
     """
     shuffled, lengths = [np.empty(0, dtype=np.int64)], list[int]()
     for owned, rng in zip(assignment.train, numpy_streams(seed, "held-out images", len(assignment.train)), strict=True):
@@ -145,13 +146,14 @@ def draw_split(
 
 
 def _share(fraction: float, size: int) -> int:
-    """That share of `size` samples, rounded down, but at least one where one can be spared."""
+    """Compute a share of `size` samples, rounded down; at least 1 for a positive share, but not all samples."""
     if fraction <= 0 or size < 2:
         return 0
     return min(max(1, math.floor(fraction * size + 1e-9)), size - 1)
 
 
 def _require(parts: list[np.ndarray], what: str, partition: str, source: Source, remedy: str) -> None:
+    """Raise if a client has no sample in a part."""
     for client, part in enumerate(parts):
         if not len(part):
             raise UserError(
@@ -161,10 +163,10 @@ def _require(parts: list[np.ndarray], what: str, partition: str, source: Source,
 
 
 def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int) -> list[np.ndarray]:
-    """Draw ceil(prior * test_size) test samples of each class, none twice for a client (as Dis-PFL)."""
+    """Draw ceil(prior * test_size) test samples of each class for each client, without replacement (as in Dis-PFL)."""
     strata = _strata_of_test(source).numpy()
     pools = [np.flatnonzero(strata == c) for c in range(prior.shape[1])]
-    wanted = np.ceil(prior * test_size - 1e-9).astype(np.int64)  # 0.07 * 100 is a little above 7
+    wanted = np.ceil(prior * test_size - 1e-9).astype(np.int64)  # in floating point, 0.07 * 100 is a little above 7
     tests = []
     for client, row in enumerate(wanted):
         rng = numpy_stream(seed, "test images", client)
@@ -176,7 +178,7 @@ def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int)
 def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarray], seed: int) -> list[np.ndarray]:
     """Divide the test samples of each class in proportion to the clients' training samples of it.
 
-    Clusters that transform their samples divide the whole test set each (as PANM), otherwise all clients together do.
+    Each cluster that transforms its samples divides the whole test set (as in PANM); otherwise all clients divide it.
     """
     labels, num_strata = _strata_of_test(source).numpy(), source.num_strata
     groups = assignment.groups_of_test()
@@ -189,16 +191,16 @@ def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarr
         pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_strata)]
         ends = counts.cumsum(0)
         for row, client in enumerate(members):
-            taken = [pool[end - n : end] for pool, n, end in zip(pools, counts[row], ends[row], strict=True)]
-            tests[client] = np.sort(np.concatenate(taken))
+            drawn = [pool[end - n : end] for pool, n, end in zip(pools, counts[row], ends[row], strict=True)]
+            tests[client] = np.sort(np.concatenate(drawn))
     return tests
 
 
 def _strata_of_test(source: Source) -> Tensor:
-    """What the official test set is divided by, int64 [T].
+    """Return the strata of the official test set, int64 [T].
 
     Raises:
-        UserError: it has no strata.
+        UserError: the official test set has no strata.
     """
     strata = source.strata_of[1]
     if strata is None:
@@ -210,12 +212,19 @@ def _strata_of_test(source: Source) -> Tensor:
 
 
 def _proportional(have: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Test samples of each class for each client of a group, int64 [members, C], in proportion to `have`."""
+    """Compute the numbers of test samples of each class for each client of a group, int64 [members, C].
+
+    Args:
+        have: numbers of training samples, int64 [members, C], to which the result is proportional.
+        available: number of test samples of each class, int64 [C].
+        rng: generator of the order in which clients are rounded.
+    """
     counts = np.zeros_like(have)
     for c in np.flatnonzero(have.sum(0)):
-        order = rng.permutation(len(have))  # so that rounding favours no client
+        order = rng.permutation(len(have))  # a random order, so that rounding favours no client
         counts[order, c] = divide(int(available[c]), have[order, c])
-    for member in np.flatnonzero(counts.sum(1) == 0):  # rounding left it nothing: the client with most gives one
+    # A client that has nothing by rounding gets one sample from the client that has most.
+    for member in np.flatnonzero(counts.sum(1) == 0):
         commonest = int(have[member].argmax())
         donor = int(np.where(counts[:, commonest] > 0, counts.sum(1), 0).argmax())
         if counts[donor, commonest] > 0 and counts[donor].sum() > 1:

@@ -1,4 +1,4 @@
-"""Reading and writing `split.npz`: a division of a data set that can be repeated exactly."""
+"""Reading and writing of `split.npz`, a file that repeats a split exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dfl_lightning.utils.storage.files import read_npz, write_npz
 __all__ = ["origin", "read_split", "write_split"]
 
 FORMAT = 2
-"""Of the file; another one is refused. Since 2, it has checksums of inputs and names besides those of targets."""
+"""Version of the file format; others are refused. Since version 2, there are checksums of inputs and names, too."""
 PARTS = ("train", "val", "test")
 KINDS = {
     "rotation": "fiu",
@@ -29,24 +29,27 @@ KINDS = {
 COLUMNS = ("input_means", "input_deviations", "target_means", "target_deviations")
 CLIENTS_COLUMNS = ("client_means", "client_deviations")
 OPTIONAL = (*KINDS, *COLUMNS, *CLIENTS_COLUMNS)
-_MOST_BYTES = 64 * 10**6  # beside what the data themselves ask for
+_MOST_BYTES = 64 * 10**6  # in addition to the size that follows from the data
 
 
 def write_split(path: str | Path, split: Split, source: Source) -> None:
     """Write a split atomically: under a temporary name, which is renamed when the file is complete.
 
-    The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
-    `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training samples, the test in the official test set
-    where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
-    `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
-    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `inputs_crc32`, `targets_crc32`,
-    `names_crc32`, `partition`, `format`, and for readers `train_counts`, `target_edges` and `test_counts`, see
-    `target_counts`.
+    The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test. Client i has the samples
+    `indices[offsets[i]:offsets[i + 1]]` of the source's training samples; test indices refer to the official test set
+    if `test_official`. `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`, `input_means`,
+    `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations` are empty if the
+    split has none. `dataset`, `num_samples`, `num_test_samples`, `inputs_crc32`, `targets_crc32` and `names_crc32`
+    identify the data; `partition` and `format` describe the split. `train_counts`, `target_edges` and `test_counts` are
+    for readers only; see `target_counts`.
 
     Args:
-        path: of the npz file.
-        split: the clients' indices and everything else that is fixed by the partition.
-        source: the data set that the indices count in; its name, size and checksums are stored.
+        path: the npz file.
+        split: the samples of each client and their transformations.
+        source: the data set of the indices; its name, size and checksums are stored.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
@@ -73,10 +76,10 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
 
 
 def origin(source: Source) -> dict[str, np.ndarray]:
-    """Return the arrays of a split file that say which data it divides.
+    """Return the arrays of a split file that identify its data set.
 
     Args:
-        source: the data set that the indices count in.
+        source: the data set of the split.
     """
     return {
         "dataset": np.array(source.name),
@@ -90,16 +93,17 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     """Read a split and check that it fits this data set and this number of clients.
 
     Args:
-        path: of the npz file.
+        path: the npz file.
         source: the data set of the run.
-        num_clients: m of the run.
+        num_clients: number of clients m of the run.
 
     Raises:
         UserError: the file is missing, malformed or made for other data or another number of clients.
     """
     path = Path(path)
     try:
-        # a sample of the source once, one of the official test set once a client, and a table of clients by classes
+        # The size is bounded: each sample of the source occurs once, each one of the official test set at most once for
+        # each client, and there are tables of clients by classes.
         images = len(source.labels) + num_clients * source.num_test
         arrays = read_npz(path, most=_MOST_BYTES + 8 * images + 16 * num_clients * source.num_classes)
     except FileNotFoundError as error:
@@ -118,6 +122,7 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
 
 
 def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> None:
+    """Raise if a split file has another format or belongs to other data."""
     if (version := int(arrays["format"])) != FORMAT:
         raise UserError(f"data.split: {path} has format {version}, this version reads {FORMAT}; make the split again")
     if (name := str(arrays["dataset"])) != source.name:
@@ -133,14 +138,20 @@ def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> 
                 f"data.split: {path} divides {source.name} with {expected} {what}, but data has {number}; "
                 f"use the data it was made for or another split"
             )
-    if (crc := int(arrays["targets_crc32"])) != (here := source.fingerprint["targets"]):
+    if (expected := int(arrays["targets_crc32"])) != (crc := source.fingerprint["targets"]):
         raise UserError(
-            f"data.split: {path} divides a {source.name} with other labels (CRC-32 {crc}, data has "
-            f"{here}); use the data it was made for or another split"
+            f"data.split: {path} divides a {source.name} with other labels (CRC-32 {expected}, data has "
+            f"{crc}); use the data it was made for or another split"
         )
 
 
 def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clients: int) -> Split:
+    """Check the arrays of a split file and return the split.
+
+    Raises:
+        UserError: the split does not fit the run.
+        ValueError: an array is malformed.
+    """
     for name in (f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")):
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu":
             raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
@@ -168,9 +179,9 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
     refuse_shared_images(train, val, test, official, len(source.labels), source.num_test, where=f"data.split: {path}")
     partition = str(arrays["partition"])
     if not partition.isprintable() or len(partition) > 500:
-        raise ValueError("partition is no line of text")
-    none = np.empty(0)  # an array that did not exist when the file was written
-    optional = {name: array for name in OPTIONAL if (array := arrays.get(name, none)).size}
+        raise ValueError("partition is not a line of text")
+    missing = np.empty(0)  # stands for arrays that are not in the file
+    optional = {name: array for name in OPTIONAL if (array := arrays.get(name, missing)).size}
     for name, array in optional.items():
         is_map = name.endswith("label_map")
         shape = (clients, source.num_classes) if is_map else (clients,)
@@ -183,7 +194,7 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         if array.dtype.kind not in KINDS.get(name, "f"):
             raise ValueError(f"{name} is {array.dtype}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{name} has values that are no numbers")
+            raise ValueError(f"{name} has values that are not finite")
         if name == "client_deviations" and not (array > 0).all():
             raise ValueError("client_deviations has values that are not above 0")
         if is_map and not ((array >= 0) & (array < source.num_classes)).all():

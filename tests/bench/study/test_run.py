@@ -121,7 +121,7 @@ def test_missing_data_do_not_fail_a_study(study_of, tmp_path, capsys, monkeypatc
     assert main(["run", "small.yaml"]) == 0
     out = said(capsys).out
     assert "| Gossip | missing data |" in out
-    assert "missing data: data FEMNIST: there is no folder femnist/train and no femnist*.npz in root" in out
+    assert "missing data: data FEMNIST: neither a folder femnist/train nor a file femnist*.npz exists in root" in out
 
 
 def test_changed_default_is_reported(planned, pretend, study_of, capsys):
