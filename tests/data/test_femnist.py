@@ -131,7 +131,10 @@ def test_files_are_found_in_the_root_or_named(root, monkeypatch):
     monkeypatch.setenv("DFL_DATA_ROOT", str(root))
     FEMNIST().prepare_data()
     (root / "femnist").rename(root / "elsewhere")
-    sentence = r"neither a folder femnist/train nor a file femnist\*\.npz exists in root .*LEAF.*data\.path.*data\.root.*DFL_DATA_ROOT"
+    sentence = (
+        r"neither a folder femnist/train nor a file femnist\*\.npz exists in root "
+        r".*LEAF.*data\.path.*data\.root.*DFL_DATA_ROOT"
+    )
     with pytest.raises(UserError, match=sentence):
         FEMNIST().prepare_data()
     FEMNIST(path=str(root / "elsewhere")).prepare_data()

@@ -20,7 +20,7 @@ class Digits(FederatedData):
     """1,797 digits of 8 x 8 pixels (scikit-learn's copy of UCI's test set), 10 classes, no official test set.
 
     Args:
-        test_fraction: share of each client's samples that is held out for its test; null means a quarter, too.
+        test_fraction: share held out for the test, see `FederatedData`; null means a quarter, too.
         **kwargs: all other options of `FederatedData`.
     """
 
