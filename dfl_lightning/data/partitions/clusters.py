@@ -77,7 +77,7 @@ class RotatedClusters(_Transformed):
         return self._described([f"{angle:g}" for angle in self.degrees])
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; without `per_class` every sample belongs to one client."""
+        """Divide the samples at random, without `per_class` all of them; see `Partition.assign`."""
         clusters = contiguous_clusters(num_clients, len(self.degrees), self.describe())
         parts = self._parts(labels, num_classes, num_clients, seed)
         return Assignment(parts, clusters, rotation=np.array(self.degrees)[clusters])
@@ -115,7 +115,7 @@ class SwappedLabelClusters(_Transformed):
         return self._described(names)
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; without `per_class` every sample belongs to one client."""
+        """Divide the samples at random, without `per_class` all of them; see `Partition.assign`."""
         clusters = contiguous_clusters(num_clients, len(self.swaps), self.describe())
         maps = np.tile(np.arange(num_classes), (len(self.swaps), 1))
         for cluster, cycles in enumerate(self.swaps):
@@ -162,7 +162,7 @@ class LabelClusters(Partition):
         return f"LabelClusters({self.clusters})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         if self.clusters > num_classes:
             raise TooFewOfAClass(
                 f"data.partition LabelClusters: {self.clusters} clusters, but only {num_classes} labels to divide "

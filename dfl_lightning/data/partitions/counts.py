@@ -32,7 +32,7 @@ class ClassCounts(Partition):
                 raise UserError(f"data.partition ClassCounts: client {client} has a negative number in {row}")
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         if len(self.counts) != num_clients:
             raise UserError(
                 f"data.partition ClassCounts: counts lists {len(self.counts)} clients, but num_clients is "

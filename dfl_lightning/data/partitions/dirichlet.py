@@ -62,7 +62,7 @@ class Dirichlet(Partition):
         return f"Dirichlet({self.alpha:g}{_IN_WORDS[self.flavour]})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         rng = numpy_stream(seed, "partition")
         available = np.bincount(labels, minlength=num_classes)
         if self.flavour == "per_class":

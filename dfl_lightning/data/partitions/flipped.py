@@ -54,11 +54,11 @@ class FlippedLabels(Partition):
         return f"FlippedLabels({who} of {self.base.describe()})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         return self._flip(self.base.assign(labels, num_classes, num_clients, seed), num_classes, num_clients, seed)
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.divide`."""
+        """Divide the samples of a data set; see `Partition.divide`."""
         return self._flip(self.base.divide(source, num_clients, seed), source.num_strata, num_clients, seed)
 
     def _flip(self, base: Assignment, num_classes: int, num_clients: int, seed: int) -> Assignment:

@@ -27,7 +27,7 @@ class GivenParts(Partition):
         return "given parts"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; nothing is drawn."""
+        """Give the clients their listed samples without a random draw; see `Partition.assign`."""
         owner = np.full(len(labels), -1)
         for client, part in enumerate(self.parts):
             outside = part[(part < 0) | (part >= len(labels))]

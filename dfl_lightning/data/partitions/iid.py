@@ -14,5 +14,5 @@ class IID(Partition):
     """Random samples for all clients, in numbers that differ by at most one; all samples are used."""
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; every sample belongs to one client."""
+        """Divide all samples at random; see `Partition.assign`."""
         return Assignment(deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition")))

@@ -43,7 +43,7 @@ class Pathological(Partition):
         return f"Pathological({self.classes} classes{sizes})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         rng = numpy_stream(seed, "partition")
         available = np.bincount(labels, minlength=num_classes)
         existing = np.flatnonzero(available)

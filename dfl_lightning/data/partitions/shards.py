@@ -35,7 +35,7 @@ class Shards(Partition):
         return f"Shards({self.per_client}{'' if self.shards is None else f' of {self.shards}'})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`."""
+        """Divide the samples by their labels; see `Partition.assign`."""
         drawn = num_clients * self.per_client
         shards = drawn if self.shards is None else self.shards
         if not drawn <= shards <= len(labels):

@@ -49,7 +49,7 @@ class ByWriter(Partition):
         )
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.divide`."""
+        """Divide the samples of a data set; see `Partition.divide`."""
         if source.writers is None:
             return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
         writers = source.writers.numpy()

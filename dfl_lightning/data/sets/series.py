@@ -118,7 +118,7 @@ class Series(FederatedData):
         self._values, self._starts = np.empty((0, 1)), np.empty(0, np.int64)
 
     def setup(self, stage: str | None = None) -> None:
-        """See `FederatedData.setup`; only the clients' standardised inputs are kept in memory."""
+        """Load and divide the series; see `FederatedData.setup`. Only the standardised inputs are kept in memory."""
         super().setup(stage)
         raw = self.source
         self._source = dataclasses.replace(raw, images=self.clients.images, checksums=raw.fingerprint)
