@@ -317,7 +317,7 @@ HUGE = 20 * 10**9
         ),
         ("net.yaml", lambda path: load_topology(path, 24), "it has 20.0 GB, and at most 2.0 MB are read"),
         ("up.txt", read_trace, "a dropout trace of 20.0 GB, and at most 64.0 MB are read"),
-        ("run.yaml", read_config, "more than 2 MB are no config"),
+        ("run.yaml", read_config, "a config has at most 2 MB"),
     ],
 )
 def test_a_huge_file_is_refused_before_reading(tmp_path, name, load, sentence):

@@ -179,10 +179,10 @@ def test_many_rare_characters_are_noted(tmp_path):
     ("make", "sentence"),
     [
         (lambda at: data.Text(length=0), "length=0, characters=96"),
-        (lambda at: data.Text(held_out=1.0), "held_out=1.0; it is at least 0"),
+        (lambda at: data.Text(held_out=1.0), "held_out=1.0; it must be at least 0"),
         (lambda at: data.Text(test_fraction=0.2), "would draw test blocks at random; use held_out"),
         (lambda at: data.Text(normalise=True), "data.normalise is for images"),
-        (lambda at: data.Text(str(at / "none")).setup(), "is no folder; give one with files"),
+        (lambda at: data.Text(str(at / "none")).setup(), "is not a folder; give one with files"),
         (lambda at: data.Text(str(at)).setup(), "has no files"),
         (lambda at: of_texts(at, "", "x").setup(), "no text of .* has 2 characters; give longer ones"),
         (
