@@ -251,11 +251,11 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
             raise UserError(f"{where}: {name} with {given[:120]} is out of proportion for {m} clients.")
         return
     needed = inspect.signature(size).parameters
-    given = {key: args[key] for key in needed if key in args}
-    if any(key not in given and key != "n" and needed[key].default is needed[key].empty for key in needed):
+    size_args = {key: args[key] for key in needed if key in args}
+    if any(key not in size_args and key != "n" and needed[key].default is needed[key].empty for key in needed):
         return  # `_networkx` reports the missing argument next
     # A graph has at least as many nodes as its size arguments say, so that huge ones are refused before any arithmetic.
-    for key, value in given.items():
+    for key, value in size_args.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(_is_int(number) and number >= 0 for number in numbers):
             raise UserError(f"{where}: {name} takes whole numbers >= 0 for {key}, not {_brief(value)}.")
@@ -264,14 +264,14 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
                 f"{where}: {name} with {key}={_brief(value)} has more nodes than the {m} clients of the data."
             )
     try:
-        if "n" in needed and "n" not in given:
-            fitting = [n for n in range(1, m + 1) if size(n=n, **given) == m]
+        if "n" in needed and "n" not in size_args:
+            fitting = [n for n in range(1, m + 1) if size(n=n, **size_args) == m]
             if not fitting:
                 raise UserError(
                     f"{where}: {name} cannot have {m} nodes, one for each client of the data; choose another."
                 )
-            args["n"] = given["n"] = fitting[0]
-        nodes = size(**given)
+            args["n"] = size_args["n"] = fitting[0]
+        nodes = size(**size_args)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"{where}: {name} failed for {m} clients ({reason(error)}).") from error
     if nodes != m:
