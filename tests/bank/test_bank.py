@@ -31,7 +31,7 @@ def trained(federation):
 def blocks(request, monkeypatch):
     """Products over all columns at once, or over many blocks of them."""
     if request.param:
-        for verb in ("mixing", "similarity"):
+        for verb in ("mixing", "comparing.similarity"):
             monkeypatch.setattr(f"dfl_lightning.bank.{verb}.block_width", lambda rows, itemsize, memory: 7)
 
 

@@ -5,7 +5,7 @@ import torch
 from pairs import compare_row_pairs
 from threads import threads
 
-from dfl_lightning.bank import similarity, sparse_similarity
+from dfl_lightning.bank.comparing import similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
 
 COLUMNS = Columns([(0, 30), (40, 90)])

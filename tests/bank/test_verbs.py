@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pairs import compare_row_pairs
 from threads import threads
 
-from dfl_lightning.bank import mixing, similarity
+from dfl_lightning.bank import mixing
+from dfl_lightning.bank.comparing import similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.comparing.sparse_similarity import compare_few
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.matmul import one_blas_thread, product, scratch
 from dfl_lightning.bank.mixing import block_width, strips
-from dfl_lightning.bank.sparse_similarity import compare_few
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
 from dfl_lightning.links import Links

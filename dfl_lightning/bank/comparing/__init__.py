@@ -1,0 +1,1 @@
+"""Cosines and distances between rows."""
