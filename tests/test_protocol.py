@@ -34,8 +34,9 @@ from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
-from dfl_lightning.protocol import RoundProtocol, _all_finite
+from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.checks import all_finite
 from dfl_lightning.terminal.banner import notes
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
@@ -173,11 +174,11 @@ BROKEN = {
     ),
     "a weight that is NaN": (
         [Gossip(k=0), weights(1, NAN, 1, 1)],
-        "Broken wrote a weight that is no number: receiver 1 has nan for row 1$",
+        "Broken wrote a weight that is not finite: receiver 1 has nan for row 1$",
     ),
     "infinite weights": (
         [Gossip(k="all"), weights(*[0, 1, 0] * 2, *[math.inf, 0, -math.inf], 0, 1, 0)],
-        "Broken wrote a weight that is no number: receiver 2 has inf for row 1$",
+        "Broken wrote a weight that is not finite: receiver 2 has inf for row 1$",
     ),
     "weights as a matrix": (
         [Gossip(k=0), weights(*torch.eye(4).tolist())],
@@ -269,7 +270,9 @@ def test_negative_and_integer_weights_are_accepted():
 
 def test_a_topology_with_self_loops_is_refused(monkeypatch):
     trainer, protocol = set_up(Gossip(k=0), Uniform())
-    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda *_: Links.from_mask(all_pairs))
+    monkeypatch.setattr(
+        type(trainer.lightning_module.federation.topology), "reachable", lambda *_: Links.from_mask(all_pairs)
+    )
     with pytest.raises(UserError, match="self loops, the first at node 0"):
         one_round(protocol)
 
@@ -340,7 +343,7 @@ def test_a_dropped_client_neither_trains_nor_mixes_nor_is_mixed(half_down):
 @pytest.mark.parametrize("topology", ["complete", "server"])
 def test_a_diverged_client_is_neither_selected_nor_mixed(topology):
     _trainer, protocol = set_up(Gossip(k="all"), Uniform(), topology=topology, data=toy_data(1))
-    said = pytest.warns(UserWarning, match="training of client 1 diverged; no client mixes it")
+    said = pytest.warns(UserWarning, match="training of client 1 diverged; excluded from this round")
     for once in (said, contextlib.nullcontext()):
         before = protocol.bank.boundary.rows["models"].clone()
         with once:
@@ -545,7 +548,7 @@ def allocated(work):
 
 def test_checking_for_nonfinite_models_copies_no_rows():
     rows = torch.ones(50, 400)
-    finite, largest = allocated(lambda: _all_finite(rows))
+    finite, largest = allocated(lambda: all_finite(rows))
     assert finite
     assert largest < rows.nbytes / 50
 
@@ -554,10 +557,10 @@ def test_checking_for_nonfinite_models_copies_no_rows():
 def test_a_single_nonfinite_entry_is_detected(wrong):
     rows = torch.ones(5, 4)
     rows[3, 2] = wrong
-    assert not _all_finite(rows)
+    assert not all_finite(rows)
     rows[1, 0] = -wrong
-    assert not _all_finite(rows)
+    assert not all_finite(rows)
 
 
 def test_large_models_whose_sum_overflows_are_finite():
-    assert _all_finite(torch.full((5, 4), 3e38))
+    assert all_finite(torch.full((5, 4), 3e38))

@@ -236,6 +236,23 @@ class Ledger:
         each = self.model_bytes(numbers)[self.models.senders]
         return int((each * (1 + self._again)).sum()) + BYTES * parts + messages
 
+    def costs(self, clients: int, numbers: int) -> dict[str, float]:
+        """Return the columns of `metrics.csv` that count messages, as means over clients.
+
+        Args:
+            clients: m.
+            numbers: how many a whole model has.
+        """
+        models = len(self.models) + self.repeated
+        probes = models - len(self.mixed) - self.mixed_again if clients == self.nodes else 0
+        costs = {
+            "models_received": models / clients,
+            "probes_received": probes / clients,
+            "proxies_received": sum(map(len, self.parts.values())) / clients,
+            "bytes_received": self.total_bytes(numbers) / clients,
+        }
+        return {**costs, "messages_received": self.num_messages / clients} if self.messages else costs
+
     def by_link(self, numbers: int) -> Messages:
         """Return what went over each link that was used.
 

@@ -10,6 +10,7 @@ from game.play import Case, Game
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.bench.report import over_seeds
+from dfl_lightning.evaluation import reported_models
 from dfl_lightning.module import DFLModule
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.runs.reading import read_run
@@ -65,9 +66,9 @@ def test_policies_with_losses_do_not_mix_nonfinite_models(selection, aggregation
 def test_nonfinite_losses_are_infinite_and_reported_without_accuracy(engine, number):
     game = Game(Case([3, 3], [1, 1], [2, 0], "complete", engine=engine))
     game.models[0] = number
-    game.module.data.labels.zero_()  # the first NaN is what argmax takes for the largest number
+    game.module.federation.data.labels.zero_()  # the first NaN is what argmax takes for the largest number
     game.module.finetune_epochs = 0
-    found = game.module.engine.evaluate(game.module.reported(), "test")
+    found = game.module.engine.evaluate(reported_models(game.module), "test")
     assert found.losses[0] == math.inf
     assert found.metrics["acc"][0] == 0
     with pytest.warns(
@@ -126,7 +127,7 @@ def test_divergence_in_fine_tuning_reports_the_model_before_it(engine):
     game.module.finetune_epochs = 0
     plain = game.module.evaluate()["test_loss"]
     game.module.finetune_epochs = 1
-    game.module.data.images[game.module.data.train[1]] = float("nan")
+    game.module.federation.data.images[game.module.federation.data.train[1]] = float("nan")
     with pytest.warns(UserWarning, match=r"^after round 1: fine-tuning of client 1 diverged; it is judged without$"):
         tuned = game.module.evaluate()["test_loss"]
     assert tuned[1] == plain[1]
@@ -177,7 +178,7 @@ def breaking(monkeypatch, first, client):
 
 def test_the_run_folder_lists_diverged_clients_by_round(tmp_path, monkeypatch, capsys):
     breaking(monkeypatch, 1, 2)
-    with pytest.warns(UserWarning, match=r"^round 2: training of client 2 diverged; no client mixes it ") as said:
+    with pytest.warns(UserWarning, match=r"^round 2: training of client 2 diverged; excluded from this round ") as said:
         trainer = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
     assert len(said) == 1
     run = trainer.run
