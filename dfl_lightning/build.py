@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -33,6 +32,7 @@ from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
+from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
@@ -65,29 +65,6 @@ class ModuleOptions(Protocol):
     @property
     def duration(self) -> Duration:
         """A client's local work in a round."""
-
-
-@dataclass(frozen=True)
-class RunParts:
-    """What a run consists of.
-
-    Args:
-        federation: what is fixed: data, topology, network, layout and policies.
-        phases: the local work of the first round.
-        optimizer: the optimizer of one client.
-        schedule: of its options, over the rounds.
-        scheduled: options of the optimizer, beside `lr`, that change from round to round.
-        engine: what trains and scores models.
-        bank: the clients' models.
-    """
-
-    federation: Federation
-    phases: tuple[Phase, ...]
-    optimizer: ClientOptimizer
-    schedule: Schedule
-    scheduled: tuple[str, ...]
-    engine: Engine
-    bank: Bank
 
 
 def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: RunParts | None) -> RunParts:

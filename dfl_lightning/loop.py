@@ -30,8 +30,8 @@ from dfl_lightning.distributed.communicator import StoppedElsewhere
 from dfl_lightning.distributed.strategy import look_for_the_others
 from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.callback import call_round_hook
-from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

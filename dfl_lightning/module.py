@@ -15,36 +15,29 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from dfl_lightning import evaluation
 from dfl_lightning.bank.bank import Bank
-from dfl_lightning.bank.layout import Layout
-from dfl_lightning.bank.references import References, Term, Weights
-from dfl_lightning.build import RunParts, build_run, refuse_broken_start, schedule_draws
-from dfl_lightning.callbacks.base import Prediction, Selection, honest_clients
+from dfl_lightning.bank.references import References
+from dfl_lightning.build import build_run, refuse_broken_start, schedule_draws
+from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text
 from dfl_lightning.checkpoints.own_code import CODE, about_changes
-from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.engines.jobs import Evaluation, Training
-from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER, Hyperparameters, name_of
 from dfl_lightning.engines.optimizing.schedule import Schedule
-from dfl_lightning.engines.scoring.predicting import predict
 from dfl_lightning.functional import of_clients, over_clients, without_mean
-from dfl_lightning.links import Links
 from dfl_lightning.models import Network
-from dfl_lightning.objectives import Duration, Objective, Phase, Plain
-from dfl_lightning.round.callback import draws_by_name_only
+from dfl_lightning.objectives import Duration, Objective, Plain
 from dfl_lightning.round.federation import Federation
-from dfl_lightning.round.fits import Fit
+from dfl_lightning.round.run.fit import Fit
+from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.tasks import Task
-from dfl_lightning.topology import Topology
 from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of
 from dfl_lightning.utils.code.source_of_objects import sources_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import no_global_draws
-from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.words import counted, nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -82,7 +75,7 @@ class DFLModule(LightningModule):
     """
 
     parts: RunParts
-    """What a run consists of; there once it is set up."""
+    """The parts of a run, once it is set up."""
 
     loss: Callable[[Tensor, Tensor], Tensor] | None
     """Mean loss of a batch; the user's own object, which is neither moved nor converted. None: the task's own."""
@@ -166,41 +159,6 @@ class DFLModule(LightningModule):
         return self._network[0]
 
     @property
-    def num_clients(self) -> int:
-        """Clients, m."""
-        return self.federation.num_clients
-
-    @property
-    def data(self) -> ClientData:
-        """The clients' resident data."""
-        return self.federation.data
-
-    @property
-    def topology(self) -> Topology:
-        """The topology: which clients receive models from which others."""
-        return self.federation.topology
-
-    @property
-    def layout(self) -> Layout:
-        """Columns of a model's row."""
-        return self.federation.layout
-
-    @property
-    def task(self) -> Task:
-        """What the network's outputs mean, and which number decides between models."""
-        return self.federation.task
-
-    @property
-    def clusters(self) -> Tensor | None:
-        """The clients' clusters, long [m], where they are known."""
-        return self.federation.clusters
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        return self.federation.seed
-
-    @property
     def dfl_trainer(self) -> DFLTrainer:
         """The trainer, by its real type."""
         return cast("DFLTrainer", self.trainer)
@@ -225,28 +183,13 @@ class DFLModule(LightningModule):
         """What trains and scores them."""
         return self.parts.engine
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The local work of the first round."""
-        return self.parts.phases
-
-    @property
-    def client_optimizer(self) -> ClientOptimizer:
-        """The optimizer of one client."""
-        return self.parts.optimizer
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule of the optimizer's options over the rounds."""
-        return self.parts.schedule
-
     def __getattr__(self, name: str) -> Any:
         """Parameters and modules, by Lightning.
 
         Raises:
             AttributeError: there is none of this name, or not before a run is set up.
         """
-        if name in ("parts", "federation", "bank", "engine", "phases", "client_optimizer", "schedule"):
+        if name in ("parts", "federation", "bank", "engine"):
             raise AttributeError(f"module.{name} is there once trainer.fit or trainer.prepare has set a run up")
         return super().__getattr__(name)
 
@@ -258,7 +201,7 @@ class DFLModule(LightningModule):
         self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
         self._schedule = self.parts.schedule
         if stage != "fit":  # what policies know after a fit of this process is still known
-            self._restore_policies(self.bank.boundary.callbacks)
+            evaluation.restore_policies(self.federation, self.bank.boundary.callbacks)
 
     def _find_sources(self) -> None:
         """Find the source of the user's own code, and compare it with that of the configs that the run repeats."""
@@ -275,26 +218,9 @@ class DFLModule(LightningModule):
         with self.bank.ranks.together():
             refuse_broken_start(self.federation, self.bank.rows("models"))
         self.engine.tune_to_device(self.bank.ranks)
-        self._try_prediction()
+        evaluation.try_prediction(self, self.dfl_trainer.state.fn)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
-    def reported(self) -> References:
-        """Return the model that each client is judged by: its own, the server's with its personal part, or one kept."""
-        owners = torch.arange(self.num_clients)
-        if self.reported_rows != "models":
-            return References.rows(self.reported_rows, owners)  # each keeps its own, under a server too
-        nodes = self.federation.server_of(owners)
-        if self.topology.num_servers > 1:
-            selection = self.federation.require(Selection)
-            with draws_by_name_only(self.bank.boundary.round, selection, "assign"):
-                nodes = self.num_clients + selection.assign(self.federation, owners)
-        return References.rows(self.reported_rows, nodes, owners)
-
-    @property
-    def reported_rows(self) -> str:
-        """The row set of the reported models: `models`, or one that a policy or the objective keeps for that."""
-        return self.federation.reported_rows
-
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Do the local work of a round."""
         self.trainer.fit_loop.local_work()  # type: ignore[attr-defined]
@@ -302,7 +228,7 @@ class DFLModule(LightningModule):
     def evaluate(self) -> dict[str, Tensor]:
         """Evaluate the reported models of the present boundary on validation and test data, fine-tuned where asked.
 
-        Clients predict as a `Prediction` policy says, if there is one. Where the loss of a model is not finite on a
+        Clients predict as a `Prediction` policy says, if there is one. If the loss of a model is infinite on a
         client's data, the task's numbers and metrics are NaN, and a warning names the client (a prediction may well
         give a class the probability 0).
 
@@ -311,123 +237,21 @@ class DFLModule(LightningModule):
             `test_acc`, and the chosen metrics (splits without data are missing); `global_test_*` [1] where a single
             server has the model of all.
         """
-        bank, data = self.bank, self.data
-        references = self.evaluated_models()
-        splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
-        if self.federation.policy(Prediction) is None:
-            found = {split: self._without_broken(self.engine.evaluate(references, split), split) for split in splits}
-        else:
-            found = predict(self.engine, *self._members(references), splits)[1]
-        results: dict[str, Tensor] = {}
-        for split, scores in found.items():
-            results |= {f"{split}_loss": scores.losses}
-            results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
-        bank.abandon()
-        if self.federation.has_global_model:
-            server = torch.tensor([self.num_clients])
-            scores = self.engine.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
-            scores = self._without_broken(scores, "global test")
-            results |= {"global_test_loss": scores.losses}
-            results |= {f"global_test_{name}": scores.metrics[name] for name in self.task.numbers}
-        return results
-
-    def _without_broken(self, scores: Evaluation, split: str) -> Evaluation:
-        """NaN in the place of the task's numbers and metrics where a loss is not finite; says whose."""
-        broken = scores.losses.isinf()
-        clients = torch.nonzero(broken).flatten().tolist()
-        if not clients:
-            return scores
-        owners = [-1] if split == "global test" else clients
-        new = [owner for owner in owners if owner not in self._broken]
-        self._broken |= set(new)
-        if new:
-            whose = "the server" if split == "global test" else f"client {', '.join(map(str, new))}"
-            self.warn_once(
-                f"after {counted(self.bank.boundary.round, 'round')}: the loss of the model of {whose} is not finite "
-                f"on the {split} data; its {Score.of(self.task).label} is NaN, and so is a mean over clients (said "
-                "once a client: clients.npz has every evaluation)"
-            )
-        metrics = {name: values.masked_fill(broken, torch.nan) for name, values in scores.metrics.items()}
-        return Evaluation(scores.losses, metrics)
+        return evaluation.evaluate(self, self.dfl_trainer.state.fn)
 
     def evaluated_models(self) -> References:
         """Return the models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
 
-        These are rows `trained` of the bank until `bank.abandon()`, the same whenever they are asked for after a round.
+        These are rows `trained` of the bank until `bank.abandon()`, the same at each call after a round.
         """
-        bank, references = self.bank, self.reported()
-        phases = self.objective.adaptation(self.layout)
-        if self.finetune_epochs:
-            phases = (*phases, Phase(Plain(), Duration(self.finetune_epochs), self.layout.all))
-        if not phases:
-            return references
-        result = self.engine.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
-        if not result.finite.all():
-            self._evaluate_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
-        return References.rows("trained", references.owners)
-
-    def _members(self, judged: References) -> tuple[References, Tensor]:
-        """The models that clients predict with, each client's one after the other, and their weights.
-
-        Args:
-            judged: the clients' own models, in their order.
-
-        Raises:
-            UserError: a prediction leaves a client out, or mixes clients' models under a server.
-        """
-        prediction, m = self.federation.require(Prediction), self.num_clients
-        if self.dfl_trainer.state.fn != TrainerFn.FITTING:
-            self._restore_policies(self.bank.boundary.callbacks)
-        with draws_by_name_only(self.bank.boundary.round, prediction, "members"):
-            found = prediction.members(self.federation)
-        if found is None:
-            return judged, torch.ones(m, dtype=torch.float64)
-        links, shares = found
-        if len(shares) != len(links):
-            what, remedy = f"{len(shares)} weights for {len(links)} links", "there must be one for each"
-        elif self.topology.num_servers:
-            what, remedy = "clients under a server, whose models are not trained", "set supports_servers = False"
-        elif not bool(((links.sum(shares.double()) - 1).abs() < 1e-6).all()):
-            what, remedy = "weights that do not sum to 1 for each client", "a client's own model has a link to itself"
-        else:
-            used = links.keep(shares != 0)
-            return self._of_members(judged, used), shares[shares != 0].double()
-        raise UserError(f"prediction {type(prediction).__name__} returns as members {what}; {remedy}")
-
-    def _of_members(self, judged: References, links: Links) -> References:
-        """The senders' models with the receivers' personal columns; oneself as judged, after a fine-tuning."""
-        receivers, senders, rows = links.receivers, links.senders, self.reported_rows
-        if not self.finetune_epochs:
-            return References.rows(rows, senders, receivers)
-        own, nodes = receivers == senders, self.topology.num_nodes
-        terms = (
-            Term(rows, Weights.of_rows(senders.where(~own, -1), nodes)),
-            Term("trained", Weights.of_rows(senders.where(own, -1), nodes)),
-        )
-        return References(terms, receivers, judged.personal)
-
-    def _try_prediction(self) -> None:
-        """Let one client predict by its first model: a policy that fails should fail before anything is trained."""
-        prediction, data = self.federation.policy(Prediction), self.data
-        splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
-        if prediction is None or not splits:
-            return
-        asked = data.sizes(splits[-1]) * (1 + data.sizes("train").clamp(max=1))  # rather one that remembers something
-        client = asked.argmax()[None]
-        self._members(References.rows(self.reported_rows, torch.arange(self.num_clients)))
-        predict(
-            self.engine,
-            References.rows(self.reported_rows, self.federation.server_of(client), client),
-            torch.ones(1, dtype=torch.float64),
-            [split for split in splits if int(data.sizes(split)[client])],
-        )
+        return evaluation.evaluated_models(self)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate, keep the arrays at the boundary, log the means."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
         honest = of_clients(results, honest_clients(self.federation))
-        hidden = without_mean(honest, self.task.score)
+        hidden = without_mean(honest, self.federation.task.score)
         means = {name: over_clients(values, name in hidden).mean for name, values in honest.items()}
         self.log_dict({name: torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()}, batch_size=1)
 
@@ -451,7 +275,7 @@ class DFLModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the stub, so that LearningRateMonitor knows the schedule."""
-        schedule = self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
+        schedule = self._schedule = Schedule(self.parts.optimizer, self.scheduler_factory)
         stub, scheduler = schedule.stub, schedule.scheduler
         return stub if scheduler is None else {"optimizer": stub, "lr_scheduler": scheduler}
 
@@ -508,37 +332,29 @@ class DFLModule(LightningModule):
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
-    def _restore_policies(self, states: dict[str, Any]) -> None:
-        """What policies know is as it was at the boundary."""
-        for policy in self.federation.policies:
-            if policy.state_key in states:
-                policy.load_state_dict(copy.deepcopy(states[policy.state_key]))
-
-    def _evaluate_without_finetuning(self, references: References) -> None:
-        """Clients whose fine-tuning diverged are judged by the model that it started from."""
-        owners, after = references.owners, self.bank.boundary.round - 1
-        if self.on_divergence == "stop":
-            names = ", ".join(map(str, owners.tolist()))
-            raise UserError(
-                f"after {nth_round(after)}: fine-tuning of client {names} diverged (NaN or infinity); "
-                "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
-            )
-        self.bank.undo_training(references)
-        self.warn_of_divergence(
-            owners.tolist(), f"after {nth_round(after)}: fine-tuning of client {{}} diverged; it is judged without"
-        )
-
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
         """Warn of clients that diverged, naming each of them once a run: the run folder has every round.
 
         Args:
-            clients: who diverged now.
-            sentence: with {} in the place of their names.
+            clients: the ids of the clients that diverged now.
+            sentence: the warning, with {} instead of their ids.
         """
         new = [client for client in clients if client not in self._diverged]
         self._diverged |= set(new)
         if new:
             self.warn_once(sentence.format(", ".join(map(str, new))))
+
+    def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
+        """Warn of models whose loss is not finite, naming each client once a run.
+
+        Args:
+            clients: the ids of their clients; -1 is the server.
+            sentence: the warning, with {} instead of `client 3` or `the server`.
+        """
+        new = [client for client in clients if client not in self._broken]
+        self._broken |= set(new)
+        if new:
+            self.warn_once(sentence.format("the server" if new == [-1] else f"client {', '.join(map(str, new))}"))
 
     def warn_once(self, sentence: str) -> None:
         """Warn the user, once a run."""

@@ -43,7 +43,7 @@ from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
 from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
-from dfl_lightning.round.fits import begin_fit, end_fit
+from dfl_lightning.round.run.fits import begin_fit, end_fit
 from dfl_lightning.runs.run_folder import RunFolder
 from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.tasks import Task
@@ -54,7 +54,7 @@ from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
     from dfl_lightning.engines.engine import Engine
-    from dfl_lightning.round.hosts import RunModule
+    from dfl_lightning.round.run.hosts import RunModule
 
 NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
     "accumulate_grad_batches": ((1,), "use a larger model.batch_size"),

@@ -80,7 +80,7 @@ def test_pure_mathematics_imports_nothing_of_ours_but_links_and_utils():
 
 
 def test_files_do_not_import_each_other_in_circles():
-    """Imports for types included; what a round, a callback and a federation are is one idea in several files."""
+    """Imports for types included."""
     files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
     graph = nx.DiGraph()
     for name, path in files.items():
@@ -88,8 +88,8 @@ def test_files_do_not_import_each_other_in_circles():
             if isinstance(node, ast.ImportFrom) and node.module:
                 targets = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
                 graph.add_edges_from((name, target) for target in targets if target in files and target != name)
-    circles = [members for members in nx.strongly_connected_components(graph) if len(members) > 1]
-    assert [sorted(members) for members in circles if not all(".round." in member for member in members)] == []
+    circles = [sorted(members) for members in nx.strongly_connected_components(graph) if len(members) > 1]
+    assert circles == []
 
 
 def test_families_of_callbacks_do_not_import_each_other():

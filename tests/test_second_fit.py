@@ -17,7 +17,7 @@ from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import Digits, RotatedClusters
 from dfl_lightning.models import MLP
-from dfl_lightning.round.fits import begin_anew, end_fit
+from dfl_lightning.round.run.fits import begin_anew, end_fit
 
 METHODS = {
     "Local": lambda: [cb.Gossip(k=0)],

@@ -11,7 +11,7 @@ from dfl_lightning.checkpoints.history import deciding
 from dfl_lightning.checkpoints.io import FORMAT, run_of
 from dfl_lightning.checkpoints.own_code import CODE, about_changes
 from dfl_lightning.data.fingerprint import changes
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.code.source_code import hashes_of
 from dfl_lightning.utils.errors import UserError
 

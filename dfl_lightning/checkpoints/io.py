@@ -21,7 +21,7 @@ from dfl_lightning.checkpoints.names import FOLDER, LAST, PREVIOUS
 from dfl_lightning.checkpoints.sharded import META, ShardedRows, read_shards, write_shards
 from dfl_lightning.distributed.strategy import RowsCheckpointIO
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import DamagedCheckpoint, UserError
 from dfl_lightning.utils.storage.checksums import Damaged, check_archive, written_with_checksums
 from dfl_lightning.utils.storage.files import sync_folder, write_atomically

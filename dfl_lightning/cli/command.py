@@ -73,7 +73,7 @@ from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.runs.run_folder import PAGE
+from dfl_lightning.runs.reading import PAGE
 from dfl_lightning.runs.summary import versions
 from dfl_lightning.terminal.explain import explain
 from dfl_lightning.terminal.observing import only_warns

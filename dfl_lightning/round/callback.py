@@ -5,22 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
 from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.record import Round
 from dfl_lightning.round.running import running
 from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.words import nth_round
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.federation import Federation
-    from dfl_lightning.round.record import Round
 
 
 class RoundCallback(RecordsArguments, Callback):
@@ -58,6 +56,11 @@ class RoundCallback(RecordsArguments, Callback):
     averages_prototypes: bool = False
     only_watches: bool = False
     reads_run_folder: bool = False
+
+    @property
+    def changes_messages(self) -> bool:
+        """Whether it changes what clients send: it has a hook `on_outgoing` of its own."""
+        return type(self).on_outgoing is not RoundCallback.on_outgoing
 
     def state_dict(self) -> dict[str, Any]:
         """Return the attributes that `state` names."""

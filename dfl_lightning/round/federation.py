@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,12 @@ from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
-from dfl_lightning.round.horizon import Horizon, calling
-from dfl_lightning.round.objective import Objective
+from dfl_lightning.round.run.horizon import Horizon, calling
 from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.topology.clusters import differing_pair
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import machine_memory, size
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.callback import RoundCallback
 
 P = TypeVar("P")
 
@@ -40,6 +36,61 @@ _INSTEAD = {
     "Objective": ", or --objective Plain",
 }
 """What works with servers, by the family of what does not."""
+
+
+class Participant(Protocol):
+    """The declarations of a policy or monitor that a run reads; see `RoundCallback`, which has them all."""
+
+    row_sets: Mapping[str, str]
+    reports: str | None
+    logs: tuple[str, ...]
+    supports_servers: bool
+    needs_classes: bool
+    averages_prototypes: bool
+
+    @property
+    def state_key(self) -> str:
+        """The key of its state in a checkpoint."""
+
+    @property
+    def changes_messages(self) -> bool:
+        """Whether it changes what clients send."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore its state."""
+
+    def start(self, federation: Federation) -> None:
+        """Raise a `UserError` if it cannot work."""
+
+    def listed_links(self, federation: Federation) -> int:
+        """Return how many links a round lists for it."""
+
+    def is_symmetric(self, federation: Federation) -> bool:
+        """Return True if the mixing matrices of all rounds are symmetric."""
+
+    def eigenvalues(self, federation: Federation) -> Tensor | None:
+        """Return the eigenvalues of a constant mixing matrix, float64 [n]."""
+
+    def describe(self, federation: Federation) -> str | None:
+        """Return its line of the banner."""
+
+
+class LocalObjective(Protocol):
+    """The declarations of an objective that a run reads; see `Objective`, which has them all."""
+
+    row_sets: Mapping[str, str]
+    reports: str | None
+    logs: tuple[str, ...]
+    supports_servers: bool
+    needs_classes: bool
+    keeps_models: bool
+    kept: Sequence[int]
+
+    def start(self, federation: Federation) -> None:
+        """Raise a `UserError` if it cannot work."""
+
+    def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
+        """Return the local work of a round."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +148,9 @@ class Federation:
     seed: int
     init: str
     planned_rounds: int | None
-    objective: Objective
+    objective: LocalObjective
     local: LocalTraining
-    policies: tuple[RoundCallback, ...] = ()
+    policies: tuple[Participant, ...] = ()
     remarks: list[str] = field(default_factory=list)
     task: Task = field(default_factory=Classification)
     bank: Bank = field(init=False, repr=False)
@@ -205,7 +256,7 @@ class Federation:
                 "number as its k, which draws a few"
             )
 
-    def _refuse_servers(self, user: RoundCallback | Objective) -> None:
+    def _refuse_servers(self, user: Participant | LocalObjective) -> None:
         if self.num_servers and not user.supports_servers:
             families = {base.__name__ for base in type(user).__mro__} & set(_INSTEAD)
             family = min(families, default="Policy")

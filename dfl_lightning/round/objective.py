@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
+from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.federation import Federation
-    from dfl_lightning.round.record import Round
 
 
 class Objective(RecordsArguments, LocalRule):

@@ -9,30 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.reducing import Reduce
 from dfl_lightning.bank.references import References, Term, Weights
-from dfl_lightning.bank.similarity import Comparison
+from dfl_lightning.data import ClientData
 from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.links import LinkMemory, Links
-from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.round.written import Written
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.random_streams import stream, stream_seed
 from dfl_lightning.utils.words import nth_round
-
-if TYPE_CHECKING:
-    from dfl_lightning.data import ClientData
-    from dfl_lightning.round.federation import Federation
 
 
 @dataclass
@@ -158,18 +154,9 @@ class Round:
         return self.federation.clusters
 
     @property
-    def stand_in(self) -> Tensor:
-        """Former name of `substitute`."""
-        return self.substitute
-
-    @stand_in.setter
-    def stand_in(self, rows: Tensor) -> None:
-        self.substitute = rows
-
-    @property
     def has_messages(self) -> bool:
         """Whether a policy changes what clients send."""
-        return any(type(policy).on_outgoing is not RoundCallback.on_outgoing for policy in self.federation.policies)
+        return any(policy.changes_messages for policy in self.federation.policies)
 
     @property
     def row_owner(self) -> Tensor:

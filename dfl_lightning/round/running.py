@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.running_hook import CHANGES_NOTHING, RunningHook
 from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.utils.randomness.global_generators import name_of
 
-if TYPE_CHECKING:
-    from dfl_lightning.round.record import Round
+
+class _Watched(Protocol):
+    """A round, as what a monitor leaves alone: a dataclass with a ledger and data."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    ledger: Ledger
+
+    @property
+    def data(self) -> object:
+        """The clients' resident data."""
+
 
 UNWATCHED = ("federation", "metrics", "ledger")
 """Fields of a round that a monitor may change (`log`), or that have means of their own."""
 
 
 @contextmanager
-def running(bank: Bank, who: object, hook: str, watches: bool = False, round: Round | None = None) -> Iterator[None]:
+def running(bank: Bank, who: object, hook: str, watches: bool = False, round: _Watched | None = None) -> Iterator[None]:
     """Inside, a hook runs: the bank knows whose it is, and refuses what the hook may not write.
 
     For a monitor the ledger counts nothing, and what the round and the bank hold is afterwards what it was before.
@@ -68,7 +78,7 @@ class Unchanged:
         round: or None.
     """
 
-    def __init__(self, bank: Bank, round: Round | None) -> None:
+    def __init__(self, bank: Bank, round: _Watched | None) -> None:
         self._bank, self._round = bank, round
         self._before = self._now()
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
+from dfl_lightning.bank.bank import Bank
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.words import nth_round
 
-if TYPE_CHECKING:
-    from dfl_lightning.round.record import Round
+
+class _OfRound(Protocol):
+    """A round, as a field knows it."""
+
+    index: int
+
+    @property
+    def bank(self) -> Bank:
+        """The clients' models."""
+
 
 T = TypeVar("T")
 
@@ -32,8 +41,8 @@ class Written(Generic[T]):
     @overload
     def __get__(self, round: None, owner: type) -> T: ...
     @overload
-    def __get__(self, round: Round, owner: type) -> T: ...
-    def __get__(self, round: Round | None, owner: type) -> T:
+    def __get__(self, round: _OfRound, owner: type) -> T: ...
+    def __get__(self, round: _OfRound | None, owner: type) -> T:
         if round is None:
             return cast("T", NOT_WRITTEN)  # the default of the dataclass
         try:
@@ -41,13 +50,13 @@ class Written(Generic[T]):
         except KeyError:
             raise self._too_early(round) from None
 
-    def __set__(self, round: Round, value: T) -> None:
+    def __set__(self, round: _OfRound, value: T) -> None:
         if value is NOT_WRITTEN or value is None:
             vars(round).pop(self.name, None)
         else:
             vars(round)[self.name] = value
 
-    def _too_early(self, round: Round) -> UserError:
+    def _too_early(self, round: _OfRound) -> UserError:
         hook = round.bank.hook
         remedy = f"{self.by} writes it, and has not in this round; round.has('{self.name}') says whether it is there"
         if hook is None:

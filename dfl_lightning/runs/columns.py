@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dfl_lightning.callbacks.base import honest_clients
-from dfl_lightning.round.hosts import RunModule
+from dfl_lightning.round.run.hosts import RunModule
 
 OF_ROUNDS = (
     *("train_loss", "neighbours", "active", "models_received", "probes_received", "proxies_received"),

@@ -7,7 +7,7 @@ from torch import Tensor
 from dfl_lightning.callbacks import FDMS, Outgoing
 from dfl_lightning.callbacks.substitution.fdms import PAIR_BYTES, expected_pairs
 from dfl_lightning.round.federation import LINK_BYTES, Federation, listed_links
-from dfl_lightning.round.hosts import RunModule
+from dfl_lightning.round.run.hosts import RunModule
 
 EDGE_BYTES = 275
 """Memory of an edge in networkx, measured."""

@@ -144,7 +144,7 @@ def _optimizer(module: Any, writer: Writer) -> Any:
     A factory that a config cannot name, such as a lambda, is replaced by the class and options of the optimizer that it
     makes, if that has one parameter group.
     """
-    made = module.client_optimizer
+    made = module.parts.optimizer
     factory = module.optimizer_factory
     if isinstance(factory, functools.partial | type) or len(made.groups) != 1:
         return writer.write(factory, "model.optimizer")

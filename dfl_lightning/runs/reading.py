@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "substitutes", "link_messages")
 
+PAGE = "report.html"
+"""Name of the file with a run's page, which not every run has."""
+
 
 class Run(RunTables):
     """A run, finished or not, whose files are read from its folder when they are first used.

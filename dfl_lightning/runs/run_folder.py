@@ -22,8 +22,8 @@ from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.runs.links import links_of, substitutes_of
 from dfl_lightning.runs.python_config import config_of_objects
@@ -40,7 +40,7 @@ from dfl_lightning.utils.storage.locks import NAME as LOCK
 from dfl_lightning.utils.storage.locks import FolderLock
 
 if TYPE_CHECKING:
-    from dfl_lightning.bank.bank import Boundary
+    from dfl_lightning.bank.boundary import Boundary
 
 OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "processor", "versions")
 """Keys of summary.json about how the rounds were computed, not about their results."""
@@ -50,9 +50,6 @@ ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitu
 
 OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """Files that a run writes before its first round is complete, and whenever it saves."""
-
-PAGE = "report.html"
-"""Name of the file with a run's page, which not every run has."""
 
 _COUNTS = "rounds in files"
 """Key of a checkpoint for the number of rounds in each file when it was saved."""

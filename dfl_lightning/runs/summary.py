@@ -15,7 +15,7 @@ import dfl_lightning
 from dfl_lightning.callbacks.base import Outgoing, honest_clients
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.runs.processor import processor
 from dfl_lightning.utils.code.source_code import hashes_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.storage.files import write_atomically

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dfl_lightning.callbacks import Policy
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.terminal.training import describe_training
 from dfl_lightning.terminal.unusual import unusual_settings

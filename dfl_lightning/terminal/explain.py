@@ -8,7 +8,7 @@ from typing import Any
 
 from dfl_lightning.checkpoints.io import look_at_checkpoint, rounds_in, run_of
 from dfl_lightning.engines.local_work import Duration
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.terminal.banner import banner
 from dfl_lightning.topology import Topology, reach
@@ -61,7 +61,7 @@ def explain(
 
 def _local_work(module: RunModule, sizes: list[int]) -> str:
     """Describe how long a client trains, and the total steps and samples; `sizes` are all clients' training samples."""
-    durations = [phase.duration for phase in module.phases]
+    durations = [phase.duration for phase in module.parts.phases]
     length = " and ".join(map(str, durations))
     if all(duration.steps is None for duration in durations):
         length = str(Duration(sum(duration.epochs for duration in durations)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.functional import of_clients, over_clients, without_mean
-from dfl_lightning.round.hosts import RunModule
+from dfl_lightning.round.run.hosts import RunModule
 from dfl_lightning.utils.score import Score
 
 

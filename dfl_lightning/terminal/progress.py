@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.summary import final_table
 from dfl_lightning.terminal.banner import banner
 from dfl_lightning.terminal.observing import only_warns

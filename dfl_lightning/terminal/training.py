@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dfl_lightning.round.hosts import RunModule
+from dfl_lightning.round.run.hosts import RunModule
 
 OPTIONS = {"lr": "lr", "momentum": "momentum", "weight_decay": "weight decay"}
 """Words for options of an optimizer, by their names in torch. The learning rate is always shown, others if not zero."""
@@ -13,13 +13,13 @@ OPTIONS = {"lr": "lr", "momentum": "momentum", "weight_decay": "weight decay"}
 
 def describe_training(module: RunModule) -> str:
     """Describe the training of a run: objective, optimizer with its rate, local work, batch size and fine-tuning."""
-    planned, durations = module.duration, [phase.duration for phase in module.phases]
+    planned, durations = module.duration, [phase.duration for phase in module.parts.phases]
     work = f"{planned} a round"
     if durations != [planned]:  # an objective with several phases, or a selection that trains longer at first
         work += f" (round {module.bank.boundary.round}: {' and '.join(map(str, durations)) or 'none'})"
     batches = "full batches" if module.batch_size == "full" else f"batches of {module.batch_size}"
-    optimizer = describe_optimizer(module.client_optimizer.name, module.client_optimizer.groups)
-    scheduler = module.schedule.scheduler
+    optimizer = describe_optimizer(module.parts.optimizer.name, module.parts.optimizer.groups)
+    scheduler = module.parts.schedule.scheduler
     schedule = "" if scheduler is None else f" with {type(scheduler).__name__}"
     parts = [f"objective {type(module.objective).__name__}", optimizer + schedule, f"{work} in {batches}"]
     number = module.finetune_epochs

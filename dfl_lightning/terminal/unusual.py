@@ -8,7 +8,7 @@ from torch import nn
 
 from dfl_lightning.callbacks import Selection, Threshold
 from dfl_lightning.data import FromDataset
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.terminal.frozen_parameters import frozen_remark
 from dfl_lightning.utils.score import Score
 
@@ -26,7 +26,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     rounds, every, score = trainer.max_epochs, trainer.check_val_every_n_epoch, Score.of(module.federation.task)
     if rounds == 0:
         yield "trainer.max_rounds is 0: there are no rounds, nothing is trained"
-    elif all(phase.duration.is_empty for phase in module.phases):
+    elif all(phase.duration.is_empty for phase in module.parts.phases):
         yield "model.local_epochs is 0: clients do not train, models are only mixed"
     if rounds is not None and every is not None and 0 < rounds < every and trainer.limit_val_batches:
         yield (

@@ -74,7 +74,7 @@ def main(words: dict[str, Any]) -> dict[str, Any]:
         "grown": resident("VmHWM") - before,
         "predicted": predicted_memory(module),
         "engine": module.engine.name,
-        "parameters": module.layout.num_parameters,
+        "parameters": module.federation.layout.num_parameters,
         "seconds": time.perf_counter() - started,
     }
 

@@ -124,7 +124,7 @@ def lightning_table(clients: int, samples: int, rounds: int, device: str) -> Tab
         )
         module = DFLModule(LeNet(), local_epochs=1, batch_size=16)
         trainer.fit(module, datamodule=ClusteredImages(samples, num_clients=clients, test_fraction=0.1, seed=0))
-        trained = int(module.data.sizes("train")[0])
+        trained = int(module.federation.data.sizes("train")[0])
     found = clock.medians()
     cells = [f"{1e3 * found[name]:.1f}" for name in ("wall", *VERBS, "rest")]
     table.rows.append(["LeNet", f"{clients} x {trained}", *cells, f"{100 * found['rest'] / found['wall']:.1f} %"])

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.comparing.similarity import compare_rows
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
-from dfl_lightning.bank.similarity import compare_rows
 from dfl_lightning.links import Links
 
 SHAPES = ((1000, 60_000), (100, 500_000))

@@ -82,7 +82,7 @@ class LocalWork:
             )
             trainer.prepare(self._module, Noise(setting.shape, setting.samples, setting.clients))
         self._protocol = RoundProtocol(trainer)
-        self._samples = int(self._module.data.sizes("train").sum())
+        self._samples = int(self._module.federation.data.sizes("train").sum())
 
     def prepare(self) -> None:
         """Begin the next round."""

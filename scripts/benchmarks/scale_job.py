@@ -197,7 +197,7 @@ def main(words: dict[str, Any]) -> dict[str, Any]:
     return {
         **words,
         "nodes": module.bank.num_nodes,
-        "parameters": module.layout.num_parameters,
+        "parameters": module.federation.layout.num_parameters,
         "seconds": {name: medians[name] for name in ("wall", *VERBS, "rest")},
         "rounds_seconds": clock.rounds,
         "setup": seconds - sum(spent["wall"] for spent in clock.rounds),

@@ -31,7 +31,7 @@ class Watch(callbacks.Monitor):
 
         def counted(references: Any, *args: Any, **kwargs: Any) -> Any:
             trained = train(references, *args, **kwargs)
-            sizes = pl_module.data.sizes("train")[references.owners]
+            sizes = pl_module.federation.data.sizes("train")[references.owners]
             for size, samples in zip(sizes.tolist(), trained.samples.tolist(), strict=True):
                 epochs, rest = divmod(samples, size)
                 self.steps += epochs * math.ceil(size / self.batch_size) + math.ceil(rest / self.batch_size)

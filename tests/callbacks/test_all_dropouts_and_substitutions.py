@@ -130,7 +130,7 @@ def test_substitution_changes_the_models(listed, place):
 @every_substitution
 def test_substitution_keeps_personal_parameters_in_place(listed, place):
     run = start(listed, place, shared=["features.*"])
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     servers = run.models[CLIENTS:, personal].clone()
     for seen in pictures(run):
         assert torch.equal(seen["rows.models"][CLIENTS:, personal], servers)

@@ -46,7 +46,7 @@ def on(start):
     def _on(task, *policies, lr=0.2, **options):
         network = NETWORKS.get(task, lambda: MLP(hidden=[4]))()
         run = start(*policies, clients=CLIENTS, data=data_of(task), network=network, lr=lr, batch_size=8, **options)
-        assert type(run.module.task).__name__ == task
+        assert type(run.module.federation.task).__name__ == task
         return run
 
     return _on
@@ -56,7 +56,7 @@ def answers(run, row, owner, split):
     """Return a row's outputs for a client's samples, and their targets."""
     x, y = run.data.batch(getattr(run.data, split)[owner])
     with torch.no_grad():
-        outputs = torch.func.functional_call(run.module.network, run.module.layout.state_dict(row), x)
+        outputs = torch.func.functional_call(run.module.network, run.module.federation.layout.state_dict(row), x)
     return outputs.double(), y.double() if y.is_floating_point() else y
 
 
@@ -72,7 +72,7 @@ LOSSES = {
 def score_of(run, row, owner, split):
     """Compute the score of a row on a client's samples, by the formula, in the original unit."""
     outputs, y = answers(run, row, owner, split)
-    match type(run.module.task).__name__:
+    match type(run.module.federation.task).__name__:
         case "Classification":
             return float((outputs.argmax(1) == y).double().mean())
         case "Regression":
@@ -113,5 +113,5 @@ def test_methods_lower_the_loss_and_report_original_units(method, task, on):
     else:
         evaluated = run.models
     expected = [score_of(run, row, i, "test") for i, row in enumerate(evaluated)]
-    found = run.module.evaluate()[f"test_{run.module.task.score}"]
+    found = run.module.evaluate()[f"test_{run.module.federation.task.score}"]
     assert found.tolist() == pytest.approx(expected, rel=1e-4)

@@ -167,7 +167,7 @@ class Range:
 def test_buffers_stay_in_the_range_of_trained_ones(listed, place, network):
     possible, moved = None, 0.0
     for run, seen in go(listed, place, network, "auto"):
-        layout = run.module.layout
+        layout = run.module.federation.layout
         assert layout.shared_buffers.ranges
         if seen.trained is None:  # no client was active
             continue
@@ -191,7 +191,7 @@ def test_server_step_applies_to_parameters_but_not_buffers(eta):
     for run, seen in go(listed, "server", "batch norm"):
         if seen.trained is None:
             continue
-        (start, stop), up = run.module.layout.shared_buffers.ranges[0], seen.participants
+        (start, stop), up = run.module.federation.layout.shared_buffers.ranges[0], seen.participants
         average = seen.trained[:CLIENTS][up].mean(0)
         expected = seen.before[CLIENTS] + eta * (average - seen.before[CLIENTS])
         torch.testing.assert_close(seen.after[CLIENTS, :start], expected[:start], rtol=1e-9, atol=1e-12)
@@ -206,7 +206,7 @@ def test_last_sent_buffers_replace_those_of_dropped_clients(place, stored):
     for run, seen in go(listed, place, "batch norm"):
         if seen.trained is None:
             continue
-        (start, stop), up = run.module.layout.shared_buffers.ranges[0], seen.participants
+        (start, stop), up = run.module.federation.layout.shared_buffers.ranges[0], seen.participants
         last |= {i: seen.trained[i, start:stop] for i in range(CLIENTS) if up[i]}
         receivers = torch.nonzero(seen.receivers & (seen.weights != 0).any(1)).flatten().tolist()
         for i in receivers:

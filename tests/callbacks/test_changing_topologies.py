@@ -143,6 +143,6 @@ def test_budgets_of_nodes_limit_selections_in_every_graph(start, tmp_path, monke
     nx.write_graphml(graph, "budgets.graphml")
     topology = {"sequence": [{**RING, "rounds": 1}, {"graph": "budgets.graphml"}]}
     run = start(Gossip(k=5), Uniform(), topology=topology).go(2)
-    assert run.module.topology.budgets.tolist() == [0, 1, 2, 3, 4, 5]
+    assert run.module.federation.topology.budgets.tolist() == [0, 1, 2, 3, 4, 5]
     assert run.rounds[0].selected.sum(1).tolist() == [0, 1, 2, 2, 2, 2]
     assert run.rounds[1].selected.sum(1).tolist() == [0, 1, 2, 3, 4, 5]

@@ -91,7 +91,7 @@ def test_trackers_are_charged():
 def test_personal_parameters_have_no_correction():
     run = federation(shared=["0.weight"]).go(3)
     corrections = run.rows("correction")
-    bias = run.module.layout.personal.mask(run.module.layout.width)
+    bias = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     assert not corrections[:, bias].any()
     assert corrections[:, ~bias].any()
 

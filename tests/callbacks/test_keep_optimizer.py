@@ -222,7 +222,7 @@ def test_dropped_client_keeps_its_optimizer_state(federation):
 def test_a_client_that_diverges_keeps_its_former_state(federation):
     run = federation(Gossip(k=0), Uniform()).go(1)
     before = run.rows("optimizer.exp_avg").clone()
-    run.module.data.images[run.module.data.train[3]] = torch.inf
+    run.module.federation.data.images[run.module.federation.data.train[3]] = torch.inf
     with pytest.warns(UserWarning, match="training of client 3 diverged"):
         run.go(1)
     moved = (run.rows("optimizer.exp_avg") != before).any(1)

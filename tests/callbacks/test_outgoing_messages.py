@@ -185,8 +185,8 @@ def verbs():
 def loss_of(run, row, owner):
     """Compute by plain torch the loss of a row, which may require a gradient."""
     x, y = run.data.batch(run.data.train[owner], torch.float64)
-    parts = row.split([entry.stop - entry.start for entry in run.module.layout.entries])
-    parameters = {e.name: p.view(e.shape) for e, p in zip(run.module.layout.entries, parts, strict=True)}
+    parts = row.split([entry.stop - entry.start for entry in run.module.federation.layout.entries])
+    parameters = {e.name: p.view(e.shape) for e, p in zip(run.module.federation.layout.entries, parts, strict=True)}
     return torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, parameters, x), y)
 
 

@@ -60,7 +60,7 @@ def digits(start):
             local_epochs=0,
             objective=Plain(personal_epochs=2),
         )
-        layout = run.module.layout
+        layout = run.module.federation.layout
         models = run.models.clone()
         models[0, layout.module_columns("head").mask(layout.width)] += change
         run.write(models)
@@ -72,7 +72,7 @@ def digits(start):
 @every_policy
 def test_personal_parameters_stay_with_their_client_and_influence_no_other(name, digits):
     usual, changed = digits(name, ["features.*"]), digits(name, ["features.*"], change=1.0).go(4)
-    layout = usual.module.layout
+    layout = usual.module.federation.layout
     personal, first = layout.personal.mask(layout.width), usual.models.clone()
     for one, other in zip(usual.go(4).rounds, changed.rounds, strict=True):
         assert torch.equal(one.after[1:], other.after[1:])

@@ -278,7 +278,7 @@ def plain_run(start, tmp_path):
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM),
             **options,
         )
-        assert type(run.module.task).__name__ == task
+        assert type(run.module.federation.task).__name__ == task
         plain = Plain(run, mean)
         plain.score, plain.chosen, plain.kept = score, {}, [0] * len(SIZES)
         return run, plain
@@ -299,7 +299,7 @@ def test_whole_rounds_are_those_of_plain_modules(method, task, plain_run):
         torch.testing.assert_close(found, torch.stack([*map(vector, models)]), rtol=1e-9, atol=1e-9)
     _, judged = wanted[-1]
     scores = [plain.score(plain.loss(model, i, "test")) for i, model in enumerate(judged)]
-    found = run.module.evaluate()[f"test_{run.module.task.score}"]
+    found = run.module.evaluate()[f"test_{run.module.federation.task.score}"]
     assert found.tolist() == pytest.approx(scores, rel=1e-9)
     assert method == "Ditto" or len(set(map(str, plain.chosen.values()))) > 1
     assert method != "DPFL" or len(set(plain.kept)) > 1  # the lowest score is not that of the same round for all

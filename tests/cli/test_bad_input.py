@@ -396,8 +396,8 @@ def test_diverging_run_warns_in_one_line_and_continues(here, capsys):
     code = cli.run("fit", [*SMALL, "--model.optimizer.lr", "1e30"])
     assert code == 0
     assert capsys.readouterr().err.splitlines() == [
-        "dfl-fit: warning: round 1: training of client 0, 1, 2, 3, 4, 5 diverged; no client mixes it "
-        "(said once a client: diverged.npz has every round)"
+        "dfl-fit: warning: round 1: training of client 0, 1, 2, 3, 4, 5 diverged; excluded from this round "
+        "(warned once per client; diverged.npz has every round)"
     ]
 
 

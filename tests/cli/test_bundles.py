@@ -277,7 +277,7 @@ def test_a_name_that_leaves_the_folder_is_refused(empty, name):
         ([HONEST], {"manifest": "[]"}, "format"),
         ([HONEST], {"manifest": '{"format": 1}'}, "incomplete"),
         ([HONEST], {"manifest": json.dumps({"format": 2})}, "format 2"),
-        ([HONEST], {"manifest": Manifest("my", {"config.yaml": 3}).as_json()}, "else than texts"),
+        ([HONEST], {"manifest": Manifest("my", {"config.yaml": 3}).as_json()}, "values that are not texts"),
     ],
 )
 def test_an_unusual_archive_is_refused_and_leaves_nothing(empty, monkeypatch, members, options, words):

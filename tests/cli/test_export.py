@@ -111,7 +111,7 @@ def test_an_exported_model_scores_what_the_run_reported(request, made, tmp_path)
     trainer, module = request.getfixturevalue(made)
     files = export(trainer.run.path, to=tmp_path / "out")
     assert [file.name for file in files] == [f"client_{i}.safetensors" for i in range(4)]
-    data, reported = module.data, module.evaluate()
+    data, reported = module.federation.data, module.evaluate()
     for client, file in enumerate(files):
         x, y = data.batch(data.test[client])
         with torch.no_grad():

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from pairs import compare_pairs
 
-from dfl_lightning.bank import mixing, similarity, sparse_similarity
+from dfl_lightning.bank import mixing
 from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.comparing import similarity, sparse_similarity
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.distributed.communicator import FailedElsewhere, LostProcess, Ranks, StoppedElsewhere, owners_of
 from dfl_lightning.engines import engine as bank_engine

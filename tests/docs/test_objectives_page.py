@@ -37,7 +37,7 @@ def test_clients_of_ditto_are_judged_by_their_own_model(small_run, page, engine)
         2, policies=[callbacks.Gossip(2), callbacks.Uniform()], module={"objective": page["Ditto"]()}, engine=engine
     )
     bank = run.fit().module.bank
-    assert run.module.reported_rows == "personal"
+    assert run.module.federation.reported_rows == "personal"
     assert run.module.engine.name == engine
     assert not torch.equal(bank.rows("personal"), bank.rows("models"))
 

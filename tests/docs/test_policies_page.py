@@ -158,7 +158,7 @@ def test_outgoing_example_sends_and_charges_a_share_of_entries(small_run):
 
     run = small_run(2, policies=[callbacks.Gossip(2), callbacks.Uniform(), scope["SomeEntries"](0.25), Look()]).fit()
     assert shares == pytest.approx([0.25] * 2, abs=0.05)
-    assert run.trainer.run.metrics["bytes_received"].tolist() == [2 * run.module.layout.width] * 2
+    assert run.trainer.run.metrics["bytes_received"].tolist() == [2 * run.module.federation.layout.width] * 2
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -168,7 +168,7 @@ def test_the_prediction_counts_classes(small_run, engine):
     exec(compile(PREDICTING, "policies.md", "exec"), scope)
     policies = [callbacks.Gossip(k=2), callbacks.Uniform(), scope["ClassPrior"](smoothing=0.5)]
     run = small_run(2, policies=policies, precision="64-true", engine=engine).fit()
-    data, network = run.module.data, copy.deepcopy(run.module.network).double().eval()
+    data, network = run.module.federation.data, copy.deepcopy(run.module.network).double().eval()
     for client, row in enumerate(run.rows):
         torch.nn.utils.vector_to_parameters(row, network.parameters())
         x, y = data.batch(data.test[client], dtype=torch.float64)

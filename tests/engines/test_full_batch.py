@@ -32,7 +32,7 @@ def run_of(small_run, engine, batch_size, rounds=2, **options):
 @pytest.mark.parametrize("batch_size", ["full", 1_000_000])
 def test_full_batches_are_gradient_descent_on_all_data(small_run, engine, batch_size):
     run = run_of(small_run, engine, batch_size).fit()
-    data, network = run.module.data.to("cpu"), copy.deepcopy(run.module.network).double()
+    data, network = run.module.federation.data.to("cpu"), copy.deepcopy(run.module.network).double()
     sizes = data.sizes("train").tolist()
     assert len(set(sizes)) > 2
     start = {name: value.detach().double() for name, value in run.module.network.named_parameters()}
@@ -54,7 +54,7 @@ def test_full_batches_are_gradient_descent_on_all_data(small_run, engine, batch_
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_the_batch_size_is_capped_at_the_largest_client(small_run, engine):
     run = run_of(small_run, engine, "full").fit()
-    largest = int(run.module.data.sizes("train").max())
+    largest = int(run.module.federation.data.sizes("train").max())
     for batch_size in (largest, 1_000_000):
         other = run_of(small_run, engine, batch_size).fit()
         assert other.module.engine.config.batch_size == run.module.engine.config.batch_size == largest

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
-from dfl_lightning.bank.similarity import Comparison, compare_rows
+from dfl_lightning.bank.comparing.similarity import Comparison, compare_rows
 from dfl_lightning.links import Links
 from dfl_lightning.topology import Topology
 

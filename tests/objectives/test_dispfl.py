@@ -140,12 +140,14 @@ def test_masks_keep_their_density_per_layer_and_dense_biases():
     rule = DisPFL(0.3)
     run = start(rule).go(4)
     for name, rows in (("mask", run.rows("mask")),):
-        for entry, kept in zip([e for e in run.module.layout.entries if not e.is_buffer], rule.kept, strict=True):
+        for entry, kept in zip(
+            [e for e in run.module.federation.layout.entries if not e.is_buffer], rule.kept, strict=True
+        ):
             counts = rows[:, entry.start : entry.stop].sum(1)
             assert (counts == kept).all(), (name, entry.name)
             assert len(entry.shape) > 1 or kept == entry.stop - entry.start
-    masked = [n for e, n in zip(run.module.layout.entries, rule.kept, strict=False) if len(e.shape) > 1]
-    sizes = [e.stop - e.start for e in run.module.layout.entries if len(e.shape) > 1]
+    masked = [n for e, n in zip(run.module.federation.layout.entries, rule.kept, strict=False) if len(e.shape) > 1]
+    sizes = [e.stop - e.start for e in run.module.federation.layout.entries if len(e.shape) > 1]
     assert abs(sum(masked) / sum(sizes) - 0.3) < 0.03
 
 
@@ -158,12 +160,12 @@ def test_first_masks_differ_unless_they_are_common():
 def test_a_message_costs_kept_entries_and_one_bit_per_entry():
     rule = DisPFL(0.25)
     run = start(rule, policies=[Gossip(k="all"), MaskedAverage()]).go(2)
-    possible = sum(e.stop - e.start for e in run.module.layout.entries if len(e.shape) > 1)
+    possible = sum(e.stop - e.start for e in run.module.federation.layout.entries if len(e.shape) > 1)
     message = 4 * sum(rule.kept) + -(-possible // 8)
     metrics = run.rounds[-1].metrics
     assert metrics["models_received"] == 2
     assert metrics["bytes_received"] == 2 * message
-    assert message < 4 * len(run.module.layout.shared)
+    assert message < 4 * len(run.module.federation.layout.shared)
 
 
 def test_personal_layers_are_not_part_of_a_message():

@@ -203,7 +203,7 @@ def test_fedbn_keeps_norms_and_their_statistics_local():
     settings = {"network": network, "batch_size": 3, "objective": FedPer(), "shared": ["1.*", "4.*"]}
     run = Run(policies, 4, 9, "complete", toy_data(sizes=[6, 3, 9, 3]), settings, {}).go(2)
     spread = (run.models - run.models[:1]).abs().amax(0)
-    for entry in run.module.layout.entries:
+    for entry in run.module.federation.layout.entries:
         differs = bool((spread[entry.start : entry.stop] > 1e-6).any())
         assert differs is entry.name.startswith("2."), entry.name
 

@@ -71,7 +71,7 @@ def test_qg_dsgdm_differs_from_local_momentum_after_mixing():
 
 def test_personal_parameters_have_no_momentum():
     run = start(QGDSGDm(), shared=["0.weight"]).go(3)
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     rows = run.rows("momentum")
     assert not rows[:, personal].any()
     assert rows[:, ~personal].any()

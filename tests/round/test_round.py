@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References, Term
-from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback, call_round_hook
 from dfl_lightning.round.ledger import Ledger

@@ -40,16 +40,14 @@ class Reads(callbacks.Monitor):
         ("scores", "on_compare"),
         ("selected", "on_select"),
         ("substitute", "the round after on_select"),
-        ("stand_in", "the round after on_select"),
         ("voters", "the round after on_substitute"),
         ("weights", "on_weigh"),
     ],
 )
 def test_reading_a_field_early_names_the_hook_that_writes_it(start, field, writer):
-    name = field.replace("stand_in", "substitute")
     sentence = (
-        rf"^round 1: tests\.round\.test_written\.Reads reads round\.{name} in on_propose; {writer} writes it, and has "
-        rf"not in this round; round\.has\('{name}'\) says whether it is there$"
+        rf"^round 1: tests\.round\.test_written\.Reads reads round\.{field} in on_propose; {writer} writes it, and has "
+        rf"not in this round; round\.has\('{field}'\) says whether it is there$"
     )
     with pytest.raises(UserError, match=sentence):
         start(Reads(field)).go(1)
@@ -89,18 +87,6 @@ def test_a_round_without_active_clients_has_no_later_fields(start):
     asks = Asks()
     start(asks, NoneActive()).go(1)
     assert asks.last == ["losses"]
-
-
-class FormerName(callbacks.Substitution):
-    """Writes under the name that the field had."""
-
-    def on_substitute(self, round):
-        round.stand_in = round.stand_in.clone()
-        assert torch.equal(round.stand_in, round.substitute)
-
-
-def test_the_former_name_of_a_field_works(start):
-    start(FormerName(), callbacks.Bernoulli(0.5)).go(2)
 
 
 # --- what policies remember begins in `start` -------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def test_models_load_into_the_plain_network(small_run):
     run = small_run(1).fit()
     found = read_run(run.folder)
     network = found.model(3, MLP(hidden=[8], input_shape=(1, 8, 8), num_classes=10))
-    expected = run.module.layout.state_dict(run.rows[3])
+    expected = run.module.federation.layout.state_dict(run.rows[3])
     assert network.state_dict().keys() == found.model(3).keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(network.state_dict()[name], value)

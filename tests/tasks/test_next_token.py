@@ -113,7 +113,7 @@ def test_pythons_library_is_a_text_without_a_download(tmp_path):
     perplexity = trainer.run.metrics["test_perplexity"]
     assert perplexity[-1] < perplexity[0] < 96
     merged = _module(module.network, module.bank.rows("models").double().mean(0))
-    x, y = module.data.batch(torch.cat(list(module.data.test)), dtype=torch.float64)
+    x, y = module.federation.data.batch(torch.cat(list(module.federation.data.test)), dtype=torch.float64)
     wanted = by_tokens(merged, x, y)[1]
     assert trainer.run.metrics["merged_test_perplexity"][-1] == pytest.approx(wanted, rel=1e-5)
     assert trainer.run.summary["task"] == {

@@ -102,10 +102,10 @@ def test_merged_errors_are_those_of_all_samples(engine):
     policies = [callbacks.Gossip(k=1), callbacks.MergedModel()]
     trainer = DFLTrainer(max_rounds=2, engine=engine, callbacks=policies, logger=False, enable_progress_bar=False)
     trainer.fit(module, datamodule=datamodule)
-    assert (type(module.task).__name__, module.task.score) == ("Regression", "rmse")
+    assert (type(module.federation.task).__name__, module.federation.task.score) == ("Regression", "rmse")
     row = module.bank.rows("models").cpu().double().mean(0)
-    model, test = _module(module.network.double(), row), torch.cat(list(module.data.test))
-    x, y = module.data.to("cpu").batch(test, dtype=torch.float64)
+    model, test = _module(module.network.double(), row), torch.cat(list(module.federation.data.test))
+    x, y = module.federation.data.to("cpu").batch(test, dtype=torch.float64)
     errors = (model(x) - y).detach()
     assert module.bank.boundary.metrics["merged_test_rmse"] == pytest.approx(
         float(errors.square().mean().sqrt()), rel=1e-5

@@ -108,7 +108,9 @@ def test_bytes_received_count_models_and_proxies(run):
     trainer, module = run
     metrics = trainer.run.metrics
     layer = 8 * 65  # the hidden layer with its bias
-    expected = 4 * (metrics["models_received"] * module.layout.num_parameters + metrics["proxies_received"] * layer)
+    expected = 4 * (
+        metrics["models_received"] * module.federation.layout.num_parameters + metrics["proxies_received"] * layer
+    )
     assert metrics["bytes_received"] == pytest.approx(expected)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.writing import check_report, write_methods, write_report
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.runs.reading import Run
-from dfl_lightning.runs.run_folder import PAGE, RunFolder
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
+from dfl_lightning.runs.reading import PAGE, Run
+from dfl_lightning.runs.run_folder import RunFolder
 from dfl_lightning.runs.summary import summarise
 from dfl_lightning.terminal.observing import only_warns
 from dfl_lightning.terminal.progress import RoundProgress

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dfl_lightning.bench.report.methods import Method, find_methods
-from dfl_lightning.runs.reading import Run
-from dfl_lightning.runs.run_folder import PAGE
+from dfl_lightning.runs.reading import PAGE, Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.storage.files import write_atomically
 

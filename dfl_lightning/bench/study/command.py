@@ -30,7 +30,7 @@ from dfl_lightning.bench.study.tables.reach import read_reach
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
 from dfl_lightning.bench.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
-from dfl_lightning.runs.run_folder import PAGE
+from dfl_lightning.runs.reading import PAGE
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.storage.shipped_files import shipped

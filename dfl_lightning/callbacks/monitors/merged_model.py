@@ -38,7 +38,7 @@ class MergedModel(Monitor):
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Add loss and score to the metrics of the round that was just evaluated."""
-        if trainer.state.fn != TrainerFn.FITTING or not int(pl_module.data.sizes("test").sum()):
+        if trainer.state.fn != TrainerFn.FITTING or not int(pl_module.federation.data.sizes("test").sum()):
             return
         federation, bank = pl_module.federation, pl_module.bank
         nodes = merged_nodes(federation)
@@ -68,12 +68,12 @@ def equal_weights(nodes: Tensor, rows: int) -> Weights:
 
 def _evaluate_on_all_samples(module: Any, row: int) -> dict[str, float]:
     """Evaluate a row of `MERGED` on all test samples, with each client's personal parameters on its own samples."""
-    owners = torch.nonzero(module.data.sizes("test")).squeeze(1)
+    owners = torch.nonzero(module.federation.data.sizes("test")).squeeze(1)
     references = References((Term(MERGED, torch.full_like(owners, row)),), owners, "models")
     scores = module.engine.evaluate(references, "test")
     shares = scores.weights / scores.weights.sum()
     loss = float(scores.losses @ shares)
-    name = module.task.score
-    score = float(module.task.finish({mean: values @ shares for mean, values in scores.means.items()})[name])
+    name = module.federation.task.score
+    score = float(module.federation.task.finish({mean: values @ shares for mean, values in scores.means.items()})[name])
     finite = bool(scores.losses.isfinite().all())
     return {"merged_test_loss": loss, f"merged_test_{name}": score if finite else torch.nan}

@@ -92,7 +92,8 @@ class Attack(Outgoing):
 
 def adversaries_of(federation: Federation) -> Tensor | None:
     """Return the clients that take part in an attack of the run, bool [m]; None without an attack."""
-    attacks = [policy.who(federation) for policy in federation.policies if isinstance(policy, Attack)]
+    policies: tuple[object, ...] = federation.policies
+    attacks = [policy.who(federation) for policy in policies if isinstance(policy, Attack)]
     return torch.stack(attacks).any(0) if attacks else None
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
-from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.scoring.mean_inputs import mean_inputs

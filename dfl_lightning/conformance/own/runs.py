@@ -177,7 +177,7 @@ class BatchRun(GivenRun):
         labels, trainer = [part.ravel() for part in y], {"engine": engine}
         arguments = policies, flat, labels, layers, topology, rows, objective, active, first_round
         super().__init__(*arguments, model=options, rounds=rounds, trainer=trainer)
-        data, seed = self.module.data, self.module.federation.seed
+        data, seed = self.module.federation.data, self.module.federation.seed
         for client, batches in enumerate(x):
             if len(batches) > 1:  # order the samples so that the first epoch takes the batches as given
                 if epochs * rounds > 1 or first_round:

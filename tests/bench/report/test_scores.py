@@ -33,7 +33,7 @@ def test_columns_and_numbers_are_those_of_the_task(run):
         network = run.module.network.double()
         parts = row.double().split([p.numel() for p in network.parameters()])
         state = {name: part.view(p.shape) for (name, p), part in zip(network.named_parameters(), parts, strict=True)}
-        x, y = run.module.data.batch(run.module.data.test[client], dtype=torch.float64)
+        x, y = run.module.federation.data.batch(run.module.federation.data.test[client], dtype=torch.float64)
         with torch.no_grad():
             outputs = torch.func.functional_call(network, state, x)
         assert last[client] == pytest.approx(rmse_of(outputs.softmax(1), y), rel=1e-5)

@@ -26,7 +26,7 @@ def softmax(losses, temperature):
 
 def received(run, round, sender, receiver):
     """Combine the sender's shared parameters with the receiver's personal ones, after training."""
-    layout = run.module.layout
+    layout = run.module.federation.layout
     personal = layout.personal.mask(layout.width)
     return torch.where(personal, round.trained[receiver], round.trained[sender])
 
@@ -60,7 +60,7 @@ def test_own_weights_are_a_softmax_of_each_senders_smoothed_loss(gamma, start):
 # --- as printed -------------------------------------------------------------------------------------------------------
 def asked(run, round, rows, receiver, sender):
     """Compute by plain torch the loss on the sender's data of its personal and the receiver's shared parameters."""
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     return run.loss(torch.where(personal, rows[sender], rows[receiver]), sender)
 
 
@@ -84,7 +84,7 @@ def test_printed_rule_evaluates_receivers_models_on_senders_data(gamma, include_
 @pytest.mark.parametrize("gamma", [0.9, 0.0])
 def test_printed_rule_charges_both_models_and_the_returned_loss(gamma, start):
     run = start(Gossip(k=2), Boltzmann(contribution="printed", gamma=gamma)).go(2)
-    width = len(run.module.layout.shared)
+    width = len(run.module.federation.layout.shared)
     for round in run.rounds:
         selected = round.selected
         models = int((selected | selected.T).sum())  # who mixes a model has it already

@@ -46,7 +46,7 @@ def test_blocks_of_columns_and_groups_of_receivers_change_nothing(start, monkeyp
 
 def test_personal_columns_stay(start):
     run = start(Gossip(3), Median(), clients=5, shared=["features.*"]).go()
-    layout, seen = run.module.layout, run.rounds[0]
+    layout, seen = run.module.federation.layout, run.rounds[0]
     personal = layout.personal.mask(layout.width)
     assert torch.equal(seen.after[:, personal], seen.trained[:, personal])
     assert not torch.equal(seen.after[:, ~personal], seen.trained[:, ~personal])

@@ -37,7 +37,7 @@ SCENES = {
 def by_hand(run, rows):
     """Compute distance, relative distance, and loss and accuracy of the mean model on all test samples."""
     module, m = run.module, 6
-    layout, data = module.layout, module.data.to("cpu")
+    layout, data = module.federation.layout, module.federation.data.to("cpu")
     rows = rows.cpu().double()
     nodes = rows[m:] if len(rows) > m else rows
     shared = np.concatenate([np.arange(*span) for span in layout.shared_parameters.ranges])

@@ -63,7 +63,7 @@ def test_links_and_seconds_are_the_sums_of_all_messages(system, start, make_data
     run = start(*make(), links, time, topology=topology, local_epochs=2, data=data).go(4)
     n = run.bank.num_nodes
     totals = {name: torch.zeros(n, n, dtype=torch.int64) for name in links.state}
-    seconds, sizes = 0.0, run.module.data.sizes("train").tolist()
+    seconds, sizes = 0.0, run.module.federation.data.sizes("train").tolist()
     for round in run.rounds:
         for i, j, models, parts, size in numbers_of(round):
             for name, more in (("models", models), ("parts", parts), ("bytes", size)):
@@ -87,7 +87,7 @@ def test_density_and_symmetry_are_those_of_networkx(system, start, make_data):
         graph = nx.DiGraph()
         graph.add_nodes_from(range(round.num_nodes))
         graph.add_edges_from((j, i) for i, j, *_ in numbers_of(round))
-        possible = len(run.module.topology.linked(round.index)) / (round.num_nodes * (round.num_nodes - 1))
+        possible = len(run.module.federation.topology.linked(round.index)) / (round.num_nodes * (round.num_nodes - 1))
         assert round.metrics["link_density"] == pytest.approx(nx.density(graph) / possible)
         if graph.number_of_edges():
             assert round.metrics["link_symmetry"] == pytest.approx(nx.reciprocity(graph))
@@ -111,7 +111,7 @@ def test_dropped_clients_take_no_time(start, trace):
 def test_diverged_training_takes_its_time(start):
     time = cb.SimulatedTime([0.5, 6, 6, 6, 6, 6], math.inf, math.inf)
     run = start(cb.Gossip(k=2), cb.Uniform(), time)
-    run.module.data.images[run.module.data.train[0]] = math.inf
+    run.module.federation.data.images[run.module.federation.data.train[0]] = math.inf
     with pytest.warns(UserWarning, match="training of client 0 diverged"):
         run.go(1)
     assert run.rounds[0].metrics["simulated_seconds"] == 12.0

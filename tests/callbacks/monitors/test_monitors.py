@@ -187,7 +187,7 @@ def test_extra_training_of_dropped_clients_changes_nothing(substitution, topolog
 
 def test_a_client_that_diverges_has_no_true_update(watched):
     run = watched("1 1 1 1 1 1, 1 1 0 1 1 1, 1 0 1 1 1 1", FDMS()).go(1)
-    run.module.data.images[run.module.data.train[2]] = math.inf
+    run.module.federation.data.images[run.module.federation.data.train[2]] = math.inf
     run.go(1)  # client 2 has dropped out, and would have diverged
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
         run.go(1)

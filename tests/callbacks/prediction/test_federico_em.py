@@ -100,7 +100,7 @@ def test_rounds_and_predictions_are_those_of_the_paper(plain_run, engine, epsilo
         check(run, by_hand)
         links = sum(len(own) - 1 for own in weights.values())
         assert links > 0
-        width = run.module.layout.width
+        width = run.module.federation.layout.width
         assert round.metrics["models_received"] == pytest.approx(links / 5)  # tried, and trained
         assert round.metrics["proxies_received"] == pytest.approx(links / 5)  # updates that come back
         assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * links * width / 5)
@@ -179,7 +179,7 @@ def test_a_model_that_diverges_on_anothers_data_sends_no_update(plain_run, monke
 def test_personal_columns_stay_with_their_clients(plain_run, engine):
     """The head is trained on its own client's data only, and neither sent nor sent back."""
     run, _ = plain_run(FedeRiCo(k=4), FedeRiCoStep(), Mixture(), engine=engine, shared=["0.*"])
-    layout = run.module.layout
+    layout = run.module.federation.layout
     personal = layout.personal.mask(layout.width)
     for round in run.go(3).rounds:
         assert torch.equal(round.after[:, personal], round.trained[:, personal])

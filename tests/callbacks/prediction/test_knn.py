@@ -10,6 +10,7 @@ from torchmetrics.classification import MulticlassCalibrationError
 
 from dfl_lightning.callbacks import DPFL, KNN, FedeRiCo, Gossip, SampleWeighted, ScoreWeighted, Trace, Uniform
 from dfl_lightning.data import FromDataset
+from dfl_lightning.evaluation import reported_models
 from dfl_lightning.utils.errors import UserError
 
 ENGINES = pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -125,7 +126,7 @@ def test_features_are_those_of_the_model_after_fine_tuning(plain_run, engine):
 def test_personal_heads_and_bodies_are_the_clients_own(plain_run, engine):
     run, plain = plain_run(Gossip(k="all"), SampleWeighted(), KNN(), engine=engine, topology="server", shared=["0.*"])
     run.go(2)
-    rows = run.bank.materialise(run.module.reported()).cpu()
+    rows = run.bank.materialise(reported_models(run.module)).cpu()
     models = []
     for row in rows:
         own = combined([plain.first], [1.0])

@@ -31,7 +31,7 @@ def of_given_layers(start, make_data):
     def _of(proxies, *policies, **settings):
         clients = len(proxies)
         run = start(*policies, clients=clients, data=make_data(clients), local_epochs=0, **settings)
-        layer = run.module.layout.module_columns("features.fc1").mask(run.module.layout.width)
+        layer = run.module.federation.layout.module_columns("features.fc1").mask(run.module.federation.layout.width)
         models, rows = run.models.clone(), torch.zeros_like(run.models[:, layer])
         rows[:, : proxies.shape[1]] = proxies
         models[:, layer] = rows
@@ -176,7 +176,7 @@ def first_batch_gradients(run, round):
     for i, row in enumerate(round.before):
         order = drawn_order(len(data.train[i]), 0, "local", round.index, i, 0)
         x, y = data.batch(data.train[i][order][: run.module.batch_size])
-        state = {name: value.requires_grad_() for name, value in run.module.layout.state_dict(row).items()}
+        state = {name: value.requires_grad_() for name, value in run.module.federation.layout.state_dict(row).items()}
         loss = torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, state, x), y)
         rows.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(state.values()))]))
     return torch.stack(rows)
@@ -188,7 +188,7 @@ def first_batch_gradients(run, round):
 def test_proxies_hold_the_named_values(proxy, init, centre, start):
     ring = nx.circulant_graph(6, [1, 2])
     run = start(*afind_plus(proxy=proxy, center=centre), init=init, topology=ring, network=MLP(hidden=[6, 8])).go(3)
-    layout = run.module.layout
+    layout = run.module.federation.layout
     layer = layout.module_columns("features.fc2").mask(layout.width)  # the last one before the head
     initial = run.rounds[0].before
     for round in run.rounds:
@@ -228,7 +228,7 @@ def test_activations_are_mean_head_inputs_over_training_data(centre, similarity,
             x, _ = run.data.batch(run.data.train[i])
             found = []
             hook = network.head.register_forward_pre_hook(lambda _, inputs, found=found: found.append(inputs[0]))
-            torch.func.functional_call(network.eval(), run.module.layout.state_dict(round.trained[i]), x)
+            torch.func.functional_call(network.eval(), run.module.federation.layout.state_dict(round.trained[i]), x)
             hook.remove()
             means.append(found[0].double().mean(0))
         if similarity == "cosine":
@@ -239,7 +239,7 @@ def test_activations_are_mean_head_inputs_over_training_data(centre, similarity,
                 near = [(i - 1) % 6, (i + 1) % 6]
                 apart = np.array([float((means[i] - means[j]).norm()) for j in near])
                 np.testing.assert_allclose(round.similarity[i, near], 1 - 2 * apart / apart.max(), atol=2e-5)
-        mixed, width = int(round.selected.sum()), run.module.layout.width
+        mixed, width = int(round.selected.sum()), run.module.federation.layout.width
         assert round.metrics["proxies_received"] == 2
         assert round.metrics["bytes_received"] == pytest.approx(4 * (mixed * width + 12 * 8) / 6)
 
@@ -260,11 +260,11 @@ def test_unavailable_activations_are_refused(options, company, settings, sentenc
 
 def gradient_at(run, round, receiver, sender):
     """Compute the gradient of a sender's first batch at the receiver's shared and its own personal parameters."""
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     row = torch.where(personal, round.before[sender], round.before[receiver])
     order = drawn_order(len(run.data.train[sender]), 0, "local", round.index, sender, 0)
     x, y = run.data.batch(run.data.train[sender][order][: run.module.batch_size])
-    state = {name: value.requires_grad_() for name, value in run.module.layout.state_dict(row).items()}
+    state = {name: value.requires_grad_() for name, value in run.module.federation.layout.state_dict(row).items()}
     loss = torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, state, x), y)
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(state.values()))])
 
@@ -278,7 +278,7 @@ def test_gradients_at_the_receiver_are_all_taken_at_its_model(centre, similarity
     policies = afind_plus(proxy="grad_at_receiver", center=centre, similarity=similarity)
     settings = {"clients": 7, "topology": ring, "shared": shared, "trainer": {"engine": engine}}
     run = start(*policies, network=MLP(hidden=[6, 8]), **settings).go(2)
-    layout = run.module.layout
+    layout = run.module.federation.layout
     layer = layout.module_columns("features.fc2").mask(layout.width)
     for round in run.rounds:
         for i in range(7):
@@ -357,7 +357,7 @@ def test_proxy_layers_of_all_image_networks_are_tested():
 
 def test_another_layer_can_be_compared(start):
     run = start(*afind_plus(proxy_layer="head", proxy="weight", center=False)).go()
-    layout = run.module.layout
+    layout = run.module.federation.layout
     expected = naive_cosines(
         run.rounds[0].trained[:, layout.module_columns("head").mask(layout.width)], run.rounds[0].reachable, False
     )
@@ -415,7 +415,7 @@ def test_noise_on_the_proxy_is_that_of_the_appendix(start):
     run = start(AFIND(k=2, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform())
     w0 = run.models.clone()
     run.go(1)
-    seen, layout = run.rounds[0], run.module.layout
+    seen, layout = run.rounds[0], run.module.federation.layout
     columns = layout.module_columns(layout.last_feature_layer())
     sent = []
     for i in range(run.clients):
@@ -440,7 +440,7 @@ def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, start):
     """g / max(1, |g| / C) + 1/L N(0, sigma^2 C^2 I) of the layer's gradient, drawn for each message by itself."""
     sigma, clip, batch = 0.7, 0.05, 3
     run = start(AFIND(k=2, proxy=proxy, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform()).go(1)
-    (seen,), layout = run.rounds, run.module.layout
+    (seen,), layout = run.rounds, run.module.federation.layout
     columns = layout.module_columns(layout.last_feature_layer())
 
     def sent(i, at, *to):

@@ -54,7 +54,7 @@ def recorded(run):
 def mean(run, rows, members, shares):
     total = sum(shares[i] for i in members)
     row = sum(float(shares[i] / total) * rows[i] for i in sorted(members))
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     row[personal] = 0
     return row
 
@@ -158,8 +158,8 @@ def test_clients_mix_trained_models_instead_of_mixed_ones(start, make_data):
     data = make_data(3, val_fraction=1 / 3)
     policies = DPFL(initial_epochs=0), Equal()
     run = start(*policies, clients=3, data=data, topology=ring, local_epochs=0)
-    assert run.module.topology.reachable(0).mask.long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
-    bias = int(run.module.layout.module_columns("features.fc1").ranges[0][0])
+    assert run.module.federation.topology.reachable(0).mask.long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    bias = int(run.module.federation.layout.module_columns("features.fc1").ranges[0][0])
     models = torch.zeros_like(
         run.models
     )  # without weights behind it a bias does no good or harm: 0 / 0, so it is added
@@ -302,7 +302,7 @@ def test_client_missing_round_0_chooses_among_all_later(dpfl, trace):
 
 # --- the model that is kept -------------------------------------------------------------------------------------------
 def accuracy(run, row, owner, split):
-    state = run.module.layout.state_dict(row)
+    state = run.module.federation.layout.state_dict(row)
     x, y = run.data.batch(getattr(run.data, split)[owner])
     with torch.no_grad():
         scores = torch.func.functional_call(run.module.network, state, x)
@@ -335,7 +335,7 @@ def test_untrained_client_keeps_its_first_model(dpfl, trace):
 def test_personal_parameters_and_buffers_are_kept_with_it(dpfl):
     run = dpfl(rounds=2, model={"shared": ["features.*"]})
     assert torch.equal(run.rows("best").sum(1) != 0, torch.ones(6, dtype=torch.bool))
-    layout = run.module.layout
+    layout = run.module.federation.layout
     personal = layout.personal.mask(layout.width)
     rounds = torch.stack([round.trained for round in run.rounds])
     for i, row in enumerate(run.rows("best")):
@@ -356,7 +356,9 @@ def test_a_client_without_validation_data_is_named(start, make_data):
     with pytest.raises(UserError, match=r"and client 0 has none; set data\.val_fraction"):
         start(DPFL(), Equal())
     run = start(DPFL(), Equal(), data=make_data(val_fraction=1 / 3))
-    run.module.data.val = tuple(part[:0] if i == 2 else part for i, part in enumerate(run.module.data.val))
+    run.module.federation.data.val = tuple(
+        part[:0] if i == 2 else part for i, part in enumerate(run.module.federation.data.val)
+    )
     with pytest.raises(UserError, match="and client 2 has none"):
         run.module.federation.start()
 

@@ -8,6 +8,7 @@ from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, Uniform
 from dfl_lightning.cli.exports.export import export
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
+from dfl_lightning.evaluation import reported_models
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
 
@@ -27,7 +28,7 @@ def federation(start):
 
 def test_clients_report_the_server_with_the_least_training_loss(federation):
     run = federation().go(2)
-    references = run.module.reported()
+    references = reported_models(run.module)
     for i in range(6):
         losses = [run.loss(run.models[6 + k], i) for k in range(3)]
         assert int(references.terms[0].which[i]) == 6 + losses.index(min(losses))
@@ -50,7 +51,7 @@ def test_clients_find_their_clusters_from_a_near_start(federation, start):
     settings = {**data, "network": MLP(hidden=[16]), "local_epochs": 3}
     alone = start(Gossip(k=0), Uniform(), **settings).go(8)
     run = federation(number=2, **settings)
-    clusters = run.module.clusters
+    clusters = run.module.federation.clusters
     for k in range(2):
         models = run.models.clone()
         models[8 + k] = alone.models[int(torch.nonzero(clusters == k)[0])]
@@ -71,9 +72,9 @@ def test_only_active_clients_take_part(federation):
 
 def test_personal_parameters_complete_the_servers_models(federation):
     run = federation(shared=["features.*"]).go(2)
-    references = run.module.reported()
+    references = reported_models(run.module)
     rows = run.bank.materialise(references).cpu()
-    personal = run.module.layout.personal.mask(run.module.layout.width)
+    personal = run.module.federation.layout.personal.mask(run.module.federation.layout.width)
     assert torch.equal(rows[:, personal], run.models[:6, personal])
     assert torch.equal(rows[:, ~personal], run.models[references.terms[0].which][:, ~personal])
     which, owners = torch.arange(6, 9).repeat(6), torch.arange(6).repeat_interleave(3)
@@ -153,10 +154,10 @@ def test_evaluation_and_next_round_share_the_servers_losses(small_run):
 
 def test_loaded_models_are_evaluated_anew(federation):
     run = federation().go(2)
-    before, state = run.module.reported().terms[0].which, run.bank.state_dict()
+    before, state = reported_models(run.module).terms[0].which, run.bank.state_dict()
     models = state["rows.models"]
     run.bank.load_state_dict({**state, "rows.models": torch.cat([models[:6], models[6:].roll(1, 0)])}, {})
-    assert torch.equal(run.module.reported().terms[0].which, 6 + (before - 6 + 1) % 3)
+    assert torch.equal(reported_models(run.module).terms[0].which, 6 + (before - 6 + 1) % 3)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")

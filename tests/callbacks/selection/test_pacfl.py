@@ -127,7 +127,7 @@ def test_signatures_are_sent_once_and_charged():
     first, second = (round.metrics for round in run.rounds)
     assert first["messages_received"] == CLIENTS - 1
     assert "messages_received" not in second
-    ledger, width = run.rounds[0].record.ledger, len(run.module.layout.shared)
+    ledger, width = run.rounds[0].record.ledger, len(run.module.federation.layout.shared)
     models = len(ledger.models.receivers) * 4 * width
     assert ledger.total_bytes(width) == models + 4 * numbers * (CLIENTS - 1)
     assert int(ledger.by_link(width).bytes.sum()) == ledger.total_bytes(width)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matrices import remembered, seen_as_matrices
 
-from dfl_lightning.bank.similarity import Comparison
+from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.callbacks import PANM, Aggregation, Gossip, Stale, Uniform
 from dfl_lightning.functional import (
     initialisation_probabilities,
@@ -267,7 +267,7 @@ def naive_cosine(a, b):
 def test_gradient_similarity_uses_changes_of_round_and_since_start(alpha, init, shared, start):
     run = start(short(alpha=alpha, stage_one=9, l=5), init=init, shared=shared).go(3)
     initial = run.rounds[0].before
-    columns = run.module.layout.shared_parameters.mask(run.module.layout.width)
+    columns = run.module.federation.layout.shared_parameters.mask(run.module.federation.layout.width)
     assert ("initial" in run.bank.boundary.rows) == (alpha < 1)
     for round in run.rounds:
         updates, accumulated = (round.trained - round.before)[:, columns], (round.trained - initial)[:, columns]

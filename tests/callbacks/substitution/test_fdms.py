@@ -75,7 +75,7 @@ def test_full_first_round_gives_friends_of_the_same_cluster(start):
 
 def test_friend_replaces_a_client_that_diverged(at_a_server):
     run = at_a_server("1 1 1 1 1 1", FDMS()).go(1)
-    run.module.data.images[run.module.data.train[2]] = math.inf
+    run.module.federation.data.images[run.module.federation.data.train[2]] = math.inf
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
         run.go(1)
     round = run.rounds[1]
@@ -344,7 +344,7 @@ def test_update_is_charged_with_each_received_model(among_clients):
 
 def test_a_neighbour_that_diverged_is_replaced(among_clients):
     run = among_clients("1 1 1 1 1 1", FDMS()).go(1)
-    run.module.data.images[run.module.data.train[2]] = math.inf
+    run.module.federation.data.images[run.module.federation.data.train[2]] = math.inf
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
         round = run.go(1).rounds[1]
     others = [0, 1, 3, 4, 5]

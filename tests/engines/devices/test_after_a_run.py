@@ -23,7 +23,7 @@ def scores(run):
 
 def training(run):
     bank, engine, module = run.module.bank, run.module.engine, run.module
-    how = Training("local", 7, module.phases, module.hyperparameters)
+    how = Training("local", 7, module.parts.phases, module.hyperparameters)
     trained = engine.train(module.federation.start_of_training(torch.ones(6, dtype=torch.bool)), how)
     found = [trained.losses, bank.rows("trained").clone()]
     bank.abandon()
@@ -34,7 +34,7 @@ def rehearsal(run):
     bank, engine, module = run.module.bank, run.module.engine, run.module
     bank.scratch("tried")
     engine.rehearse(
-        References.rows("models", torch.arange(6)), Training("local", 7, module.phases, ({"lr": 0.1},)), "tried"
+        References.rows("models", torch.arange(6)), Training("local", 7, module.parts.phases, ({"lr": 0.1},)), "tried"
     )
     found = [bank.rows("tried").clone()]
     bank.abandon()
@@ -45,7 +45,7 @@ def gradients(run):
     bank, engine, module = run.module.bank, run.module.engine, run.module
     pairs = ~torch.eye(6, dtype=torch.bool)
     found = engine.gradients(
-        References.rows("models", torch.arange(6)), Training("local", 7, module.phases, ({"lr": 0.1},))
+        References.rows("models", torch.arange(6)), Training("local", 7, module.parts.phases, ({"lr": 0.1},))
     )
     compared = compare_pairs(bank, found, pairs, relative_to="models")
     return [found, compared.cosines, compared.distances]

@@ -7,7 +7,8 @@ from pretended import DEVICE, Elsewhere, everything_on
 from threads import Watching
 from torch.utils._pytree import tree_leaves
 
-from dfl_lightning.bank import matmul, mixing, similarity, sparse_similarity
+from dfl_lightning.bank import matmul, mixing
+from dfl_lightning.bank.comparing import similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, read

@@ -167,4 +167,4 @@ def test_trials_on_a_gpu_use_values_of_the_data_only(make_data, federation, kind
     assert type(there) is type(here)
     assert there.details.get("evaluation") == here.details.get("evaluation")
     if kind is Largest:
-        assert "meet" in there.details["evaluation"]
+        assert "interact" in there.details["evaluation"]

@@ -9,10 +9,10 @@ from threads import Watching
 from torch import nn
 
 from dfl_lightning.engines.stacked.gpu.autotune import choose_unfolded
+from dfl_lightning.engines.stacked.layers import convolution
 from dfl_lightning.engines.stacked.layers.activation import Activation
 from dfl_lightning.engines.stacked.layers.convolution import unfolded
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.layers.rules import convolution
 from dfl_lightning.engines.stacked.network import StackedNetwork
 
 SHAPES = {

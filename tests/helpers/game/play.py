@@ -105,7 +105,7 @@ class Game:
         self.module = DFLModule(**{**options, **module})
         self.trainer.prepare(self.module, Toy(case.train, case.val, case.test))
         self.protocol = RoundProtocol(self.trainer)
-        self.images = self.module.data.images.clone()
+        self.images = self.module.federation.data.images.clone()
         self.named = set()  # clients whose divergence was reported
 
     @property
@@ -114,7 +114,7 @@ class Game:
 
     def poison(self, index):
         """Write the round's wrong values into the data; return the clients whose data are not finite."""
-        data = self.module.data
+        data = self.module.federation.data
         data.images.copy_(self.images)
         wanted = self.case.poisoned.get(index, {})
         for client, value in wanted.items():
@@ -225,7 +225,7 @@ class Game:
         # what is reported exists wherever there are data, an accuracy where the loss is finite
         for split in ("val", "test"):
             if f"{split}_acc" in results:
-                known = self.module.data.sizes(split) > 0
+                known = self.module.federation.data.sizes(split) > 0
                 broken = results[f"{split}_loss"].isinf() & results[f"{split}_acc"].isnan()
                 assert torch.equal(results[f"{split}_acc"].isnan() & ~broken, ~known)
                 assert torch.equal(results[f"{split}_loss"].isnan(), ~known)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from threads import threads
 
-from dfl_lightning.bank import mixing, similarity
+from dfl_lightning.bank import mixing
+from dfl_lightning.bank.comparing import similarity
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import changed, states

@@ -81,7 +81,7 @@ class Run:
     @property
     def data(self):
         """The clients' data, on the CPU."""
-        return self.module.data.to("cpu")
+        return self.module.federation.data.to("cpu")
 
     def go(self, rounds=1):
         protocol = RoundProtocol(self.trainer)
@@ -118,8 +118,8 @@ class Run:
 
     def loss(self, row, owner, split="train"):
         """Mean loss of a row on a client's data, by plain torch."""
-        state = self.module.layout.state_dict(row)
-        x, y = (t.cpu() for t in self.module.data.batch(getattr(self.module.data, split)[owner]))
+        state = self.module.federation.layout.state_dict(row)
+        x, y = (t.cpu() for t in self.module.federation.data.batch(getattr(self.module.federation.data, split)[owner]))
         with torch.no_grad():
             scores = torch.func.functional_call(self.module.network, state, x)
         return float(torch.nn.functional.cross_entropy(scores, y))

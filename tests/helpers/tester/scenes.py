@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import FromDataset
+from dfl_lightning.evaluation import reported_models
 from dfl_lightning.functional import PairScores
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.models import MLP
@@ -132,7 +133,7 @@ def pictures(run: Run, rounds: int = ROUNDS) -> list[dict[str, Any]]:
 def picture(run: Run) -> dict[str, Any]:
     """All that the last round was, and left: tensors and plain values by name."""
     record = run.rounds[-1]
-    rows = {**run.bank.boundary.rows, "reported": run.bank.materialise(run.module.reported())}
+    rows = {**run.bank.boundary.rows, "reported": run.bank.materialise(reported_models(run.module))}
     found = {
         "index": record.record.index,
         "round": {name: value for name in vars(record.record) if isinstance(value := getattr(record, name), Tensor)},

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.engines.local_work import Duration, Phase
-from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer, Hyperparameters
-from dfl_lightning.engines.optimizing.schedule import Schedule
+from dfl_lightning.engines.local_work import Duration
+from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.run.fit import Fit
+from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.utils.code.source_code import ModuleSource
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.fits import Fit
 
 
 class RunModule(Protocol):
@@ -33,6 +31,7 @@ class RunModule(Protocol):
     history: dict[str, Any]
     last_fit: Fit | None
     sources: dict[str, ModuleSource]
+    parts: RunParts
 
     @property
     def federation(self) -> Federation:
@@ -47,20 +46,8 @@ class RunModule(Protocol):
         """What trains and scores them."""
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The local work of the first round."""
-
-    @property
     def duration(self) -> Duration:
         """A client's local work in a round."""
-
-    @property
-    def client_optimizer(self) -> ClientOptimizer:
-        """The optimizer of one client."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule of the optimizer's options."""
 
     @property
     def is_set_up(self) -> bool:
@@ -88,12 +75,10 @@ class RunModule(Protocol):
         """
 
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """Warn of clients that diverged, once a run for each.
+        """Warn of clients that diverged, once a run for each."""
 
-        Args:
-            clients: their ids.
-            sentence: what happened, for all of them.
-        """
+    def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
+        """Warn of models whose loss is not finite, once a run for each client."""
 
 
 class RunTrainer(Protocol):

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import ref
 
 import numpy as np
 import torch
 
 from dfl_lightning.links import LinkMemory, Links
-from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.fit import Fit
+from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.code.constructor_arguments import note_assigned
 from dfl_lightning.utils.words import counted
 
@@ -34,29 +34,6 @@ class Attributes:
 
     before: dict[str, Any]
     after: dict[str, Any] = field(default_factory=dict)
-
-
-class Fit:
-    """A fit of a module, by which a later one is recognised as its continuation.
-
-    Args:
-        trainer: that runs it.
-        datamodule: the clients' data.
-        parts: policies, monitors, other callbacks that rounds change, and the objective.
-    """
-
-    def __init__(self, trainer: RunTrainer, datamodule: object, parts: Sequence[object]) -> None:
-        self._objects: list[ref[object]] = [ref(each) for each in (trainer, datamodule, *parts)]
-
-    def continues(self, last: Fit | None) -> bool:
-        """Return whether this fit has the trainer, the data and the parts of an earlier one.
-
-        Args:
-            last: the module's last fit; None: it had none.
-        """
-        if last is None or len(last._objects) != len(self._objects):
-            return False
-        return all(mine() is its() for mine, its in zip(self._objects, last._objects, strict=True))
 
 
 def begin_fit(trainer: RunTrainer, module: RunModule, datamodule: object, parts: Sequence[object]) -> list[str]:
