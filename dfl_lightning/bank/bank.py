@@ -1,4 +1,4 @@
-"""The bank: the models of all nodes as rows of matrices, which are compared and mixed."""
+"""The bank: the models of all nodes as rows of matrices, with operations that compare and mix them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dfl_lightning.links import Links
 from dfl_lightning.utils.thread_pool import workers
 
 COMBINED_AT_ONCE = 4096
-"""Columns of a block whose rows are combined, entry by entry."""
+"""Columns of a block that `Bank.combine` passes to its function."""
 
 
 class Bank(ReferencedRows):
-    """Row sets, and how they are compared and mixed; engines train and score them.
+    """Row sets with operations that compare and mix rows; engines train and score them.
 
     See `RowSets` for the arguments, the names of row sets and several processes.
     """
@@ -39,16 +39,17 @@ class Bank(ReferencedRows):
         to: str | None = None,
         own: str | None = None,
     ) -> Comparison:
-        """Cosines and distances between clients' rows, one of each a link.
+        """Compute the cosine and the distance between the two clients' rows of each link.
 
         Args:
             rows: a row set's name, or a matrix such as `gradients` returns.
-            links: of clients, whom each receiver compares itself with.
-            columns: which columns; default the shared parameters.
-            relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows; of a
-                sender, by the sender itself.
+            links: for each receiver the clients that it compares itself with.
+            columns: the columns that count; default: the shared parameters.
+            relative_to: what is subtracted from each row, by the client that the row belongs to: `start` (the
+                reference that its training started from), the row of that client in another row set, or None: nothing.
             centre: see `compare_rows`.
-            to: `sent`: the rows of senders are those of this set, but for the row of who compares it with itself.
+            to: if `sent`, the rows of senders come from the set `sent`, except where a client compares itself with
+                itself.
             own: the row set of the receivers' own rows; default: `rows`.
         """
         mine = self.ranks.own[self.ranks.own < self.num_clients]
@@ -75,7 +76,7 @@ class Bank(ReferencedRows):
             if moving is not None:
                 block = block.clone()
                 block[moved] -= self.materialise(moving, start, stop)
-                block[idle] = 0  # who did not train has no update
+                block[idle] = 0  # a client that did not train has no update
             elif relative_to is not None:
                 block = block - self.stored(relative_to)[: len(mine), start:stop]
             return block
@@ -94,22 +95,21 @@ class Bank(ReferencedRows):
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows `where` of the set `into` become the sum over terms of weights @ rows; of buffers, the average.
+        """Write the sum over terms of weights @ rows into the rows `where` of the set `into`.
 
-        On the columns of buffers a combination is an average even where it is none on the parameters (see
-        `bank.averaging`), unless a set made by `scratch` takes part, which holds plain sums.
+        On the columns of buffers the sum is turned into an average (see `bank.averaging`), unless a set made by
+        `scratch` takes part, which holds plain sums.
 
-        `models` after a round are `trained` with the mixed rows written over: mixing into `models` comes last, for it
-        reuses the buffer of `trained`.
+        Mixing into `models` must come last in a round: the new models are written over the rows of `trained`.
 
         Args:
-            terms: (weights of nodes' rows in w sums, or a matrix [w, n]; row set) summands.
-            into: a persistent set, or one made by `scratch`.
-            where: bool [n] or long [w], the nodes whose rows are written; w of them.
-            columns: default the shared columns.
+            terms: summands, each the weights of nodes' rows in w sums (or a matrix [w, n]) and the name of the row set.
+            into: `models`, a persistent set, or one made by `scratch`.
+            where: bool [n] or long [w], the w nodes whose rows are written.
+            columns: default: the shared columns.
 
         Raises:
-            UserError: the hook that is running may not write it.
+            UserError: the hook that is running may not write this set.
         """
         self.check_write(f"mix(..., into='{into}')", into)
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
@@ -128,19 +128,19 @@ class Bank(ReferencedRows):
         self._work.mixed |= into == "models"
 
     def reduce(self, entries: Sequence[tuple[str, Tensor, Tensor, str | None]], fn: Reduce, into: str) -> None:
-        """Shared columns of receivers' rows become a function of the rows that they receive; see `reduce_rows`.
+        """Replace the shared columns of receivers' rows by a function of the rows that they receive; see `reduce_rows`.
 
-        Of buffers the function gets those of the sets as they are: own rows are added to parameters only. As `mix`,
-        with `models` it comes last.
+        The function gets buffers as they are in the sets: own rows are added to parameters only. As with `mix`,
+        reducing into `models` must come last in a round.
 
         Args:
-            entries: (row set, receivers long [e], nodes long [e], a set of which the receiver's own row is added); the
-                same in all processes.
+            entries: (row set, receivers long [e], nodes long [e], name of the set whose row of the receiver is added to
+                the received row, or None); the same in all processes.
             fn: [receivers, received, columns] -> [receivers, columns].
             into: `models`, or a persistent set.
 
         Raises:
-            UserError: the hook that is running may not write it.
+            UserError: the hook that is running may not write this set.
         """
         self.check_write(f"reduce(..., into='{into}')", into)
         received = [
@@ -160,19 +160,19 @@ class Bank(ReferencedRows):
     def combine(
         self, fn: Callable[..., Tensor], sets: Sequence[str], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows of nodes become a function of their own rows of several sets, entry by entry.
+        """Replace nodes' rows by an elementwise function of the same nodes' rows in several sets.
 
-        As `mix`, with `models` it comes last.
+        As with `mix`, combining into `models` must come last in a round.
 
         Args:
-            fn: a block [k, columns] of each set -> [k, columns].
+            fn: called with a block [k, columns] of each set; returns [k, columns].
             sets: names of the row sets, in the order of the arguments of `fn`.
             into: `models`, a persistent set, or one made by `scratch`.
-            where: bool [n] or long [w], the nodes.
-            columns: default the shared columns.
+            where: bool [n] or long [w], the nodes whose rows are written.
+            columns: default: the shared columns.
 
         Raises:
-            UserError: the hook that is running may not write it.
+            UserError: the hook that is running may not write this set.
         """
         nodes = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
         places = self.ranks.place[nodes[self.ranks.at_home(nodes)]]
@@ -188,7 +188,7 @@ class Bank(ReferencedRows):
         self._work.mixed |= into == "models"
 
     def _target(self, into: str) -> Tensor:
-        """The rows that a verb writes."""
+        """Return the matrix that a write into the set `into` changes, [own, width]."""
         if into == "models":
             return self.stored("trained")
         return self._work.scratch[into] if into in self._work.scratch else self.next_of(into)
@@ -197,7 +197,7 @@ class Bank(ReferencedRows):
         """Mix the models that have been mixed already; see `mix`.
 
         Args:
-            weights: of nodes' rows in w sums.
+            weights: weights of nodes' rows in w sums.
             where: long [w], the nodes whose rows are written.
 
         Raises:
@@ -209,12 +209,12 @@ class Bank(ReferencedRows):
             mix_rows([(weights, models)], models, where, self.layout.shared, self.ranks, self.mixing_groups())
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
-        """Squared Euclidean norms of nodes' rows.
+        """Compute the squared Euclidean norms of nodes' rows.
 
         Args:
-            name: of the row set.
+            name: name of the row set.
             where: the nodes, long [w].
-            columns: those that count; default: the shared ones.
+            columns: the columns that count; default: the shared columns.
 
         Returns:
             float64 [w], the same in every process.
@@ -224,18 +224,22 @@ class Bank(ReferencedRows):
         squares = torch.zeros(len(where), dtype=torch.float64)
         if not len(mine) or not ranges:
             return self.ranks.join(mine, [squares])[0]
-        with workers():  # one thread: bits of a sum depend on how many share it
+        with workers():  # one thread, since the bits of a sum depend on the number of threads
             parts = [
                 rows[place, start:stop].double().square().sum()
                 for place in self.ranks.place[where[mine]].tolist()
                 for start, stop in ranges
             ]
-        for part in torch.stack(parts).cpu().view(len(mine), len(ranges)).unbind(1):  # a GPU is waited for once
+        # The parts are stacked so that the host waits for the GPU once.
+        for part in torch.stack(parts).cpu().view(len(mine), len(ranges)).unbind(1):
             squares[mine] += part
         return self.ranks.join(mine, [squares])[0]
 
     def mixing_groups(self) -> Tensor:
-        """Receivers whose products are computed in one piece, whatever the number of processes: cohorts; long [n]."""
+        """Return the number of each node's mixing group, long [n]: clients of one cohort are in one group.
+
+        The rows of a group are mixed by one matrix product, whatever the number of processes.
+        """
         mixing_groups = torch.arange(self.num_nodes)
         for cohort in self.cohorts:
             mixing_groups[cohort] = cohort[0]

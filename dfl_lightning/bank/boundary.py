@@ -11,18 +11,19 @@ from dfl_lightning.bank.references import References
 
 
 class Boundary(NamedTuple):
-    """The state between two rounds, replaced by ONE assignment and never written into.
+    """The state between two rounds. It is replaced by a single assignment and never written into.
 
-    Everything that a resumed run needs is here: a save at any moment, even inside a signal handler, describes it.
+    It holds everything that a resumed run needs. Whenever a run is saved, even inside a signal handler, the checkpoint
+    describes a boundary, never a half-finished round.
 
     Args:
-        round: rounds completed.
-        rows: the persistent row sets, [own, width] each: the rows of this process.
+        round: number of completed rounds.
+        rows: the persistent row sets by name, [own, width] each: the rows of this process.
         callbacks: copies of the state of every callback.
         metrics: the last round's row of `metrics.csv`.
-        evaluation: the last evaluation's arrays per client, empty when the last round had none.
-        closed: whether the last round has also been evaluated (where due) and gone through all hooks.
-        numbers: the clients' numbers, float64 [m] by name, all of them in every process.
+        evaluation: the last evaluation's arrays per client; empty if the last round had none.
+        closed: True if the last round has also been evaluated (where due) and all its hooks have run.
+        numbers: the clients' numbers by name, float64 [m], those of all clients in every process.
     """
 
     round: int
@@ -36,7 +37,7 @@ class Boundary(NamedTuple):
 
 @dataclass
 class RoundBuffers:
-    """Buffers of the round in progress; thrown away when it is abandoned."""
+    """Buffers of the round in progress, discarded if the round is abandoned."""
 
     trained: Tensor | None = None
     sent: Tensor | None = None

@@ -1,4 +1,4 @@
-"""A GPU: the memory that is free, and what to say when it was not enough, or when the GPU fails."""
+"""Free memory of a GPU, and error messages for a GPU that fails or runs out of memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dfl_lightning.utils.errors import UserError, is_gpu_failure, is_out_of_memo
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that this process can still have on a GPU; None where that is unknown.
+    """Return the bytes that this process can still allocate on a GPU; None if the device is not a GPU.
 
-    What torch holds and does not use counts as free.
+    Memory that torch has reserved and does not use counts as free.
     """
     if device.type != "cuda":
         return None
@@ -22,22 +22,22 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def give_back(device: torch.device) -> None:
-    """Give what torch holds of a GPU and does not use back to it."""
+    """Release the GPU memory that torch has reserved and does not use."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def out_of_memory(error: BaseException) -> str:
-    """One sentence about an allocation that failed, where no better remedy is known."""
+    """Describe a failed allocation in one sentence, with the general remedies."""
     return f"out of memory ({reason(error)}); lower data.num_clients, model.batch_size or the network"
 
 
 @contextmanager
 def one_sentence(sentence: Callable[[BaseException], str] = out_of_memory) -> Iterator[None]:
-    """Say in one sentence that memory was not enough for the work inside.
+    """Replace an out-of-memory error raised inside by one sentence.
 
     Raises:
-        UserError: in the place of torch's error.
+        UserError: raised instead of torch's error.
     """
     try:
         yield
@@ -49,13 +49,13 @@ def one_sentence(sentence: Callable[[BaseException], str] = out_of_memory) -> It
 
 @contextmanager
 def gpu_failures(saved: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say in one sentence that a GPU failed in the work inside.
+    """Replace a GPU failure raised inside by one sentence.
 
     Args:
-        saved: what is left of the work, to end the sentence with.
+        saved: returns a part of the sentence that says what of the work is saved; empty if nothing is.
 
     Raises:
-        UserError: in the place of torch's error.
+        UserError: raised instead of torch's error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a plain network lies in one row of the bank: names, shapes, columns, and which columns are shared."""
+"""The layout of a plain network in one row of the bank: names, shapes, columns, and which columns are shared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def module(self) -> str:
-        """The dotted name of the module that owns it."""
+        """The dotted name of the module that owns the parameter or buffer."""
         return self.name.rpartition(".")[0]
 
 
@@ -60,13 +60,13 @@ class Columns:
         return hash(self.ranges)
 
     def blocks(self, width: int) -> Iterator[tuple[int, int]]:
-        """The same columns in pieces of at most `width`: what a product holds in memory at once."""
+        """Iterate over the columns in ranges of at most `width` columns, for products that must fit into memory."""
         for start, stop in self.ranges:
             for low in range(start, stop, width):
                 yield low, min(low + width, stop)
 
     def common(self, other: Columns) -> Columns:
-        """The columns of both.
+        """Return the columns that are in both sets.
 
         Examples:
             >>> Columns([(0, 4), (6, 9)]).common(Columns([(2, 7)])).ranges
@@ -76,18 +76,15 @@ class Columns:
         return Columns((max(one[0], two[0]), min(one[1], two[1])) for one, two in pairs)
 
     def holds(self, entry: Entry) -> bool:
-        """Whether the whole entry lies in these columns."""
+        """Return True if the whole entry lies in these columns."""
         return any(start <= entry.start and entry.stop <= stop for start, stop in self.ranges)
 
     def mask(self, width: int, device: torch.device | str = "cpu") -> Tensor:
-        """The same columns as a mask.
+        """Convert the columns into a mask, bool [width].
 
         Args:
             width: length of a row.
-            device: of the mask.
-
-        Returns:
-            bool [width].
+            device: device of the mask.
         """
         mask = torch.zeros(width, dtype=torch.bool, device=device)
         for start, stop in self.ranges:
@@ -98,22 +95,23 @@ class Columns:
 class Layout:
     """The columns of a row: all parameters in the network's order, then all buffers.
 
-    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared, nor are the masks
-    of pruned layers. A tied parameter has its columns once, under its first name.
+    Integer buffers (a BatchNorm's `num_batches_tracked`) are stored as floating-point numbers and never shared; masks
+    of pruned layers are never shared either. A tied parameter has columns once, under its first name.
 
     Args:
-        network: a plain network; names, shapes and dtypes are kept, and the values of buffers that no state dict has.
+        network: a plain network. Its names, shapes and dtypes are kept, and the values of buffers that are not in its
+            state dict.
         shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
 
     Attributes:
         shared: the columns that are exchanged.
-        shared_parameters: those without buffers: what similarities of models and updates are computed on.
+        shared_parameters: the parameters among them; similarities of models and updates are computed on these.
+        shared_buffers: the buffers among them, which are only ever averaged; see `bank.averaging`.
         feature_layers: names of the linear and convolutional layers, and of others with a weight matrix, in order.
-        shared_buffers: the buffers among them, which are averaged and never anything else; see `bank.averaging`.
 
     Raises:
-        UserError: nothing to train, nothing trainable to share, a pattern that matches nothing, or a tensor whose
-            numbers a row cannot hold.
+        UserError: the network has no trainable parameter, no trainable parameter is shared, a pattern matches nothing,
+            or a tensor has numbers that a row cannot hold.
     """
 
     def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",)) -> None:
@@ -134,7 +132,7 @@ class Layout:
                 f"model.network {type(network).__name__} has no {missing}; clients would have nothing to learn"
             )
         for name, tensor, is_buffer in tensors:
-            if (is_buffer or not tensor.is_floating_point()) and not _survives(tensor):
+            if (is_buffer or not tensor.is_floating_point()) and not _fits_float32(tensor):
                 what = "buffer" if is_buffer else "parameter"
                 raise UserError(
                     f"model.network {type(network).__name__}: {what} '{name}' holds infinity, NaN or integers beyond "
@@ -190,18 +188,18 @@ class Layout:
 
     @property
     def has_personal_parameters(self) -> bool:
-        """Whether some trainable parameter is never exchanged."""
+        """True if some trainable parameter is never exchanged."""
         return any(e.trainable and not self.is_shared(e) for e in self.entries)
 
     def is_shared(self, entry: Entry) -> bool:
-        """Whether the whole entry lies in the shared columns (entries are shared as a whole)."""
+        """Return True if the entry is shared; entries are shared as a whole."""
         return self.shared.holds(entry)
 
     def module_columns(self, name: str) -> Columns:
-        """Columns of the parameters (weight, bias) that the module `name` owns itself, tied ones included.
+        """Return the columns of the module's own parameters (weight, bias), including tied ones.
 
         Raises:
-            UserError: no module of that name owns parameters.
+            UserError: no module of this name has parameters of its own.
         """
         if name not in self._modules:
             raise UserError(
@@ -211,10 +209,10 @@ class Layout:
         return self._columns(self._modules[name])
 
     def last_feature_layer(self) -> str:
-        """The last linear or convolutional layer before the last one: the featurizer's output layer (AFIND+ section 3).
+        """Return the name of the last feature layer but one: the featurizer's output layer (AFIND+, section 3).
 
-        A layer here has a weight matrix or kernels. Norm layers and learned scales are passed over, wherever they
-        stand: their one or two numbers a channel hardly tell two clients apart.
+        Feature layers have a weight matrix or kernels. Norm layers and learned scales do not count: their one or two
+        numbers per channel hardly distinguish two clients.
 
         Raises:
             UserError: the network has fewer than two such layers.
@@ -227,29 +225,20 @@ class Layout:
         return self.feature_layers[-2]
 
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The network's parameters and buffers as one row, [width].
-
-        Args:
-            network: with the layout's parameters and buffers.
-            dtype: of the row.
-        """
+        """Concatenate the parameters and buffers of a network with this layout into one row, [width]."""
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         return torch.cat([tensors[e.name].detach().reshape(-1).to(dtype) for e in self.entries])
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
-        """A row as the plain network's state dict, with the network's own names and dtypes."""
+        """Convert a row into the plain network's state dict, with the network's own names and dtypes."""
         values = {e.name: _typed(row[e.start : e.stop].reshape(e.shape), e.dtype) for e in self.entries}
         return {name: values[own].clone() for name, own in self._aliases.items() if own not in self._unsaved}
 
     def row(self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-        """A state dict as a row, [width].
-
-        Args:
-            state: tensors by name; names that the network does not have are ignored.
-            dtype: of the row.
+        """Convert a state dict into a row, [width], of the given dtype; names that the network lacks are ignored.
 
         Raises:
-            UserError: a name is missing, a shape differs, or numbers would be lost.
+            UserError: a name is missing, a shape differs, or the row or the network cannot represent a number.
         """
         parts = []
         values = {**self._unsaved, **state}
@@ -269,9 +258,11 @@ class Layout:
         return torch.cat(parts)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Names, shapes, dtypes and shared columns: what tells two networks apart, and rows into state dicts.
+        """Describe the layout for files: names, shapes, dtypes and shared columns.
 
-        `names` maps the names of the network's state dict to those of `parameters`: tied ones appear twice.
+        Two networks with equal fingerprints have exchangeable rows, and a row can be turned into a state dict without
+        the network. `names` maps the names of the network's state dict to those of `parameters`: tied parameters appear
+        twice.
         """
         return {
             "parameters": {e.name: [list(e.shape), _word(e.dtype)] for e in self.entries},
@@ -285,7 +276,7 @@ def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _lost(value: Tensor, network: torch.dtype, row: torch.dtype) -> str:
-    """What happens to numbers of a file on their way into the network; empty where they are kept, up to rounding."""
+    """Describe why the network or a row cannot represent the values of a file; empty if it can, up to rounding."""
     if not value.is_floating_point() and not torch.equal(value.to(row).to(value.dtype), value):
         return f"{_word(value.dtype)} with numbers that {_word(row)} does not have"
     if not network.is_floating_point and not torch.equal(value.to(network).to(value.dtype), value):
@@ -298,17 +289,20 @@ def _word(dtype: torch.dtype) -> str:
 
 
 def _mixes_its_inputs(layer: nn.Module) -> bool:
-    """Whether the layer itself, not one in it, has a weight matrix or kernels; a scale for each channel is neither."""
+    """Return True if the layer itself, not a submodule, has a weight matrix or kernels.
+
+    A scale for each channel is neither.
+    """
     weights = [p for p in layer.parameters(recurse=False) if p.dim() >= 2]
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         return bool(weights)
-    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):  # one number for each entry of an image, [c, h, w]
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):  # weights [c, h, w] scale each entry of an image by itself
         return False
     return any(sum(size > 1 for size in p.shape) >= 2 for p in weights)  # [1, c, 1, 1] is a scale
 
 
-def _survives(buffer: Tensor) -> bool:
-    """Whether a row of float32 can hold the buffer and mix it."""
+def _fits_float32(buffer: Tensor) -> bool:
+    """Return True if a row of float32 can hold the values exactly and mix them."""
     if buffer.is_floating_point():
         return bool(buffer.isfinite().all())
     return bool((buffer.double().abs() <= 2**24).all())

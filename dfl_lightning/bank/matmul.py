@@ -1,4 +1,4 @@
-"""Matrix products that keep every bit they can: no reduced precision, and one thread each."""
+"""Reproducible matrix products: in full precision, by one thread each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 GPU_BYTES = 2**28
-"""How much of the second operand is copied in float64 at a time."""
+"""Bytes of the second operand that are converted to float64 at a time."""
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` in the arithmetic of their dtype or a better one, whatever precision torch's own products are set to.
+    """Multiply two matrices in the precision of their dtype or a higher one, whatever torch's matmul precision is.
 
-    On a CPU numpy does it: its float32 product knows no bfloat16, and its `x @ x.T` is BLAS' `syrk`, which does half
-    the work and is symmetric bit for bit; torch has none. On a GPU float64 does it, for float32 may mean TF32 there.
+    On a CPU numpy computes the product: its float32 product never uses bfloat16, and its `x @ x.T` calls BLAS' `syrk`,
+    which does half the work and is symmetric bit for bit; torch has no counterpart. On a GPU the product is computed in
+    float64, since float32 may mean TF32 there.
 
     Args:
         a: contiguous, [r, k].
         b: [k, c], of the same dtype and device.
     """
     if a.device.type == "cpu":
-        with np.errstate(all="ignore"):  # infinity and NaN are numbers like any other, as in torch
+        with np.errstate(all="ignore"):  # as torch, do not warn about infinity and NaN
             return torch.from_numpy(a.numpy() @ b.numpy())
     if a.dtype == torch.float64:
         return a @ b
@@ -36,10 +37,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def scratch(size: int, like: Tensor) -> Callable[[int, int], Tensor]:
-    """Contiguous matrices of up to `size` numbers that share one piece of memory: fresh memory costs as much as a pass.
+    """Return a function that makes contiguous matrices of up to `size` numbers, all in one piece of memory.
+
+    Allocating fresh memory for each block would take as long as reading the block.
 
     Args:
-        size: numbers of the largest matrix.
+        size: number of entries of the largest matrix.
         like: a tensor whose type and device the matrices have.
 
     Returns:
@@ -51,11 +54,11 @@ def scratch(size: int, like: Tensor) -> Callable[[int, int], Tensor]:
 
 @functools.cache
 def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through the loaded libraries once; numpy's is among them since its import
+    return ThreadpoolController()  # cached, as it inspects all loaded libraries; numpy's is loaded by the import above
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Numpy's products run in the thread that asks for them: bits do not depend on the machine's number of cores."""
+    """Limit numpy's products to one thread each, so that their bits do not depend on the number of cores."""
     with _libraries().limit(limits=1, user_api="blas"):
         yield

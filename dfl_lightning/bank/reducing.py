@@ -1,4 +1,4 @@
-"""Rows that become a function of the rows that receivers receive, column by column."""
+"""The operation `reduce` on plain matrices: a column-wise function of the rows that each receiver receives."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 ROWS_AT_ONCE = 1024
-"""Rows that are put side by side for a call of the function, about: those of a few receivers."""
+"""Approximate number of received rows that one call of the function gets: those of a few receivers."""
 
 Reduce = Callable[[Tensor], Tensor]
-"""[receivers, received, columns] -> [receivers, columns], each column by itself."""
+"""A function [receivers, received, columns] -> [receivers, columns] that treats each column by itself."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """Rows of one set that receivers receive, an entry a row and receiver.
+    """Rows of one set that receivers receive, one entry for each row and receiver.
 
     Args:
         rows: the set, [own, width].
         receivers: long [e].
-        nodes: whose rows, long [e].
-        added: a set of which the parameters of the receiver's own row are added, [own, width]; or None.
+        nodes: long [e], the nodes whose rows are received.
+        added: a set, [own, width]; the parameters of the receiver's row in it are added to the received row. None:
+            nothing is added.
     """
 
     rows: Tensor
@@ -55,20 +56,21 @@ def reduce_rows(
     mixing_groups: Tensor,
     parameters: int,
 ) -> None:
-    """Rows of the receivers in `into` become `fn` of what they receive, a block of columns at a time.
+    """Apply `fn` to the rows that each receiver receives and write the results into `into`, a block at a time.
 
-    A block is computed before it is written, so `into` may be one of the sets that are read. Receivers of a group that
-    receive equally many rows go together: what is computed in one call does not depend on the number of processes.
+    A block is computed before it is written, so `into` may be one of the sets that are read. One call of `fn` gets
+    receivers of one mixing group that receive equally many rows, so that calls do not depend on the number of
+    processes.
 
     Args:
-        received: the same entries in every process; each receiver's rows are handed on in the order of the sets and of
+        received: the same entries in every process; `fn` gets each receiver's rows in the order of the sets and of
             their entries.
-        fn: column by column.
+        fn: function of the received rows.
         into: [own, width], written in place.
-        columns: which columns.
-        ranks: who owns which nodes.
-        mixing_groups: long [n], receivers with equal numbers belong to one process.
-        parameters: how many columns, the first ones, are parameters; `added` adds nothing to the others.
+        columns: the columns that are written.
+        ranks: the owners of the nodes.
+        mixing_groups: long [n]; receivers with equal numbers belong to one process.
+        parameters: number of columns, the first ones, that are parameters; `added` is not added to the others.
 
     Raises:
         UserError: `fn` returns another shape.
@@ -83,10 +85,10 @@ def reduce_rows(
     sources, entries, at = [], [], 0
     for part in received:
         here = ranks.at_home(part.receivers)
-        heard, place = part.nodes[here].unique(return_inverse=True)
-        sources.append(RowSource(part.rows, heard, ranks))
-        entries.append((part.receivers[here], place + at, torch.full((int(here.sum()),), part.added is not None)))
-        at += len(heard)
+        senders, index = part.nodes[here].unique(return_inverse=True)
+        sources.append(RowSource(part.rows, senders, ranks))
+        entries.append((part.receivers[here], index + at, torch.full((int(here.sum()),), part.added is not None)))
+        at += len(senders)
     owners, places, relative = (torch.cat(several) for several in zip(*entries, strict=True))
     order = owners.argsort(stable=True)
     owners, places, relative = owners[order], places[order], relative[order]
@@ -95,31 +97,31 @@ def reduce_rows(
     at_once = max(1, EXCHANGE_BYTES // (max(1, at) * into.element_size() * width)) if ranks.count > 1 else len(blocks)
     at_once = ranks.least(at_once)
 
-    def one(block: Tensor, chunk: Tensor, start: int, stop: int) -> Tensor:
-        """The new columns of a chunk's receivers; `chunk`: their entries, long [receivers, received]."""
+    def reduce_chunk(block: Tensor, chunk: Tensor, start: int, stop: int) -> Tensor:
+        """Compute the columns [start, stop) of a chunk's receivers from those of all rows that are read, `block`."""
         rows = block.index_select(0, places[chunk].reshape(-1).to(block.device)).view(*chunk.shape, stop - start)
         end = min(stop, parameters)
         if added is not None and start < end and relative[chunk].any():
-            own = added[:, start:end].index_select(0, ranks.place[owners[chunk[:, 0]]].to(block.device))
-            rows[:, :, : end - start] += own[:, None] * relative[chunk].to(rows.device, rows.dtype)[:, :, None]
-        found = fn(rows)
-        if found.shape != (len(chunk), stop - start):
+            own_rows = added[:, start:end].index_select(0, ranks.place[owners[chunk[:, 0]]].to(block.device))
+            rows[:, :, : end - start] += own_rows[:, None] * relative[chunk].to(rows.device, rows.dtype)[:, :, None]
+        reduced = fn(rows)
+        if reduced.shape != (len(chunk), stop - start):
             raise UserError(
-                f"the function that reduces rows returns {list(found.shape)} for {list(rows.shape)}; it must be "
-                f"{[len(chunk), stop - start]}: receivers, columns"
+                f"the function that reduces rows returns shape {list(reduced.shape)} for rows of shape "
+                f"{list(rows.shape)}; it must return {[len(chunk), stop - start]}: receivers, columns"
             )
-        return found
+        return reduced
 
     with workers() as pool:
         if into.device.type != "cpu":
-            pool = Workers(1)  # a GPU shares the work out itself
+            pool = Workers(1)  # a GPU distributes the work itself
 
         def work(strip: list[tuple[int, int]]) -> None:
             for start, stop in strip:
                 pool.check()
                 block = torch.cat([source.read(start, stop) for source in sources])
-                found = [one(block, chunk, start, stop) for chunk in chunks]
-                for chunk, values in zip(chunks, found, strict=True):
+                results = [reduce_chunk(block, chunk, start, stop) for chunk in chunks]
+                for chunk, values in zip(chunks, results, strict=True):
                     where = ranks.place[owners[chunk[:, 0]]].to(into.device)
                     into[:, start:stop].index_copy_(0, where, values.to(into.dtype))
 
@@ -133,19 +135,19 @@ def reduce_rows(
 
 
 def _chunks(owners: Tensor, counts: Tensor, mixing_groups: Tensor) -> list[Tensor]:
-    """Entries of receivers that go together, long [receivers, received] each.
+    """Group the entries by receivers that share a call of the function, long [receivers, received] each.
 
     Args:
         owners: the receiver of each entry, in ascending order.
-        counts: entries of each node, long [n].
+        counts: number of entries of each node, long [n].
         mixing_groups: long [n].
     """
-    found = []
+    chunks = []
     firsts = torch.cat([torch.zeros(1, dtype=torch.long), torch.nonzero(owners.diff()).squeeze(1) + 1])
-    who = owners[firsts] if len(owners) else owners
-    for group in mixing_groups[who].unique() if len(who) else []:
-        for count in counts[who[mixing_groups[who] == group]].unique().tolist():
-            some = firsts[(mixing_groups[who] == group) & (counts[who] == count)]
-            for part in some.split(max(1, ROWS_AT_ONCE // count)):
-                found.append(part[:, None] + torch.arange(count))
-    return found
+    receivers = owners[firsts] if len(owners) else owners
+    for group in mixing_groups[receivers].unique() if len(receivers) else []:
+        for count in counts[receivers[mixing_groups[receivers] == group]].unique().tolist():
+            alike = firsts[(mixing_groups[receivers] == group) & (counts[receivers] == count)]
+            for part in alike.split(max(1, ROWS_AT_ONCE // count)):
+                chunks.append(part[:, None] + torch.arange(count))
+    return chunks

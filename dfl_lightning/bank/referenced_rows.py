@@ -1,4 +1,4 @@
-"""Models by reference: read from rows, and trained into rows."""
+"""Model references: models are read from rows, and trained models are written into rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReferencedRows(RowSets):
     """Row sets from which referenced models are read, and into which trained ones are written."""
 
     def _starts_here(self) -> References:
-        """Where this process's nodes started the round's training from; empty where none did."""
+        """Return the references that this process's nodes started the round's training from; empty if none trained."""
         started = self._work.started
         if started is None:
             return References.rows("models", torch.empty(0, dtype=torch.long))
@@ -28,10 +28,11 @@ class ReferencedRows(RowSets):
 
     @contextmanager
     def starts(self) -> Iterator[Callable[[Tensor], Callable[[int, int], Tensor]]]:
-        """Inside, a function: nodes of this process, long [k] -> (start, stop) -> columns of their starts, [k, c].
+        """Fetch the models that this round's training started from, and yield a function that reads them.
 
-        A node's start is the reference that its training of this round started from, its row of `models` where it did
-        not train. All processes enter at once.
+        The function takes nodes of this process, long [k], and returns a function (start, stop) -> the columns of
+        their starts, [k, stop - start]. The start of a node that did not train is its row of `models`. All processes
+        must enter the context together.
         """
         jobs = self._starts_here()
         job_of = torch.full((self.num_nodes,), -1)
@@ -53,7 +54,7 @@ class ReferencedRows(RowSets):
             yield of
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
-        """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`.
+        """Compute the columns `[start, stop)` of the referenced models, [J, stop - start]; see `References`.
 
         Their buffers are averages, whatever their parameters are; see `bank.averaging`.
 
@@ -79,7 +80,7 @@ class ReferencedRows(RowSets):
         return value
 
     def _summed(self, terms: Sequence[Term], start: int, stop: int) -> Tensor:
-        """Columns `[start, stop)` of the sums over terms, [J, stop - start]; in memory of their own."""
+        """Compute the columns `[start, stop)` of the sums over terms; a new tensor, [J, stop - start]."""
 
         def part(term: Term) -> Tensor:
             if isinstance(term.which, Weights):
@@ -91,19 +92,20 @@ class ReferencedRows(RowSets):
     def _averages(
         self, terms: Sequence[tuple[Weights, str]], nodes: Tensor, into: str = ""
     ) -> Sequence[tuple[Weights, str]]:
-        """The summands of buffers; `terms` itself, where they are the same.
+        """Replace the weights by those of an average, for the buffer columns; see `bank.averaging`.
 
         Args:
-            terms: (weights of nodes' rows in w sums, row set) summands.
-            nodes: whose rows, or models, the sums are, long [w].
-            into: the set that they are written to; sets made by `scratch` hold plain sums.
+            terms: summands, each the weights of nodes' rows in w sums and the name of the row set.
+            nodes: long [w], the nodes that get the sums.
+            into: the set that the sums are written to. A set made by `scratch` holds plain sums: if one takes part,
+                `terms` are returned as they are.
         """
         if any(name in self._work.scratch for name in (into, *(name for _, name in terms))):
             return terms
         return averages(terms, nodes, self.num_clients)
 
     def _take(self, name: str, nodes: Tensor, start: int, stop: int) -> Tensor:
-        """Columns `[start, stop)` of the nodes' rows, [len(nodes), stop - start]; a copy."""
+        """Copy the columns `[start, stop)` of the nodes' rows, [len(nodes), stop - start]."""
         rows, places = self.stored(name), self.ranks.place[nodes]
         away = places < 0
         if not away.any():
@@ -115,7 +117,7 @@ class ReferencedRows(RowSets):
         return taken
 
     def _weighted(self, name: str, weights: Weights, start: int, stop: int) -> Tensor:
-        """The sums weights @ rows; only rows that have a weight are read."""
+        """Compute the columns `[start, stop)` of weights @ rows; only rows that have a weight are read."""
         used, places = weights.rows.unique(return_inverse=True)
         rows, shape = self.stored(name), (len(weights), len(used))
         here = self.ranks.count == 1 and len(used) == len(rows)
@@ -125,7 +127,10 @@ class ReferencedRows(RowSets):
 
     @contextmanager
     def with_remote_rows(self, references: References) -> Iterator[None]:
-        """The rows of other processes that these references read are here; all processes do this at once."""
+        """Fetch the rows of other processes that these references read, for use inside the context.
+
+        All processes must enter the context together.
+        """
         if self.ranks.count > 1:
             for name in dict.fromkeys(term.rows for term in references.terms):
                 read = torch.cat([term.read for term in references.terms if term.rows == name]).unique()
@@ -141,10 +146,10 @@ class ReferencedRows(RowSets):
             self._remote = {}
 
     def reader(self, references: References) -> Callable[[int, int], Tensor]:
-        """A function (start, stop) -> the referenced models' columns, in memory of their own; each is read once.
+        """Return a function (start, stop) -> these columns of the referenced models, for reading each column once.
 
-        Plain rows are read as they are asked for, without a copy of whole rows in between; combinations are put
-        together in one go.
+        Plain rows are read when their columns are requested, without a copy of whole rows; combinations of rows are
+        computed at once.
         """
         if not any(isinstance(term.which, Weights) for term in references.terms):
             return partial(self.materialise, references)
@@ -153,13 +158,15 @@ class ReferencedRows(RowSets):
 
     # --- what engines write -----------------------------------------------------------------------------------------
     def begin_training(self, jobs: int) -> Tensor:
-        """The buffer of the round's `trained`, [own, width], for an engine to write; rows without a job are there.
+        """Prepare the buffer of the round's `trained`, [own, width], and return it for an engine to write.
+
+        If not all nodes train, the buffer starts as a copy of `models`.
 
         Args:
-            jobs: how many nodes will be trained.
+            jobs: number of nodes that will be trained.
 
         Raises:
-            UserError: a monitor asks for it.
+            UserError: the caller is a monitor's hook.
         """
         self.check_write("engine.train(...)", "trained")
         self.join_device()
@@ -168,7 +175,7 @@ class ReferencedRows(RowSets):
         self._spare = target
         self._work.trained = self._work.sent = self._work.changed = None
         self._work.mixed = False
-        if jobs < self.num_nodes:  # else every row is written anyway
+        if jobs < self.num_nodes:  # otherwise the engine writes every row
             target.copy_(models)
         return target
 
@@ -179,13 +186,13 @@ class ReferencedRows(RowSets):
         finite: Tensor,
         numbers: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """The trained rows become the round's; a job that was not finite leaves its owner's former rows.
+        """Take over the trained rows and numbers; the owner of a job that diverged keeps its former ones.
 
         Args:
-            rows: by row set, [own, width]; `models` is what `begin_training` gave.
-            references: where the jobs started.
-            finite: bool [J].
-            numbers: of the jobs' owners, float64 [J] by name.
+            rows: rows by row set, [own, width]; `models` is the buffer that `begin_training` returned.
+            references: the models that the J jobs started from.
+            finite: bool [J], False for a job that diverged.
+            numbers: new numbers of the jobs' owners by name, float64 [J].
         """
         for name, values in (numbers or {}).items():
             self._work.numbers[name] = self.number(name).index_copy(0, references.owners[finite], values[finite])
@@ -200,7 +207,7 @@ class ReferencedRows(RowSets):
         self._work.trained = rows["models"]
 
     def undo_training(self, references: References) -> None:
-        """The owners' rows of `trained` become the references that their training started from."""
+        """Reset the owners' rows of `trained` to the models that their training started from."""
         jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
         trained = self.stored("trained")
         with self.with_remote_rows(jobs):

@@ -1,4 +1,4 @@
-"""Row sets: stored, read, written within a round, and replaced between rounds."""
+"""Row sets: they are stored, read, written within a round, and replaced between rounds."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from dfl_lightning.utils.words import nth_round
 
 
 class RowSets:
-    """The row sets of all nodes: the boundary between rounds, and what the round in progress makes of it.
+    """The row sets of all nodes: those of the boundary between rounds, and those that the round in progress writes.
 
-    Nodes are the m clients and, in a server topology, the servers after them. The set `models` always exists; training
-    makes `trained`; others see `sent`: the same, unless a policy changes it. A policy or objective declares others.
-    Training and mixing write into a second buffer that becomes `models` when the round is committed, so the boundary is
-    never half-written.
+    Nodes are the m clients and, in a server topology, the servers after them. The set `models` always exists. Training
+    makes the set `trained`, and other clients receive rows of `sent`, which are those of `trained` unless a policy
+    changes them. Policies and objectives declare further sets. Training and mixing write into a second buffer that
+    becomes `models` when the round is committed, so the boundary is never half-written.
 
-    If a run has several processes, each has the rows of its own nodes, `ranks.own`, and `ranks.place` says where; all
-    of them call the methods alike, with the same small arguments, and get the same small results.
+    If a run has several processes, each has the rows of its own nodes, `ranks.own`, at the indices `ranks.place`. All
+    processes call the methods together, with the same small arguments, and get the same small results.
 
     Args:
         layout: columns of a row.
         models: initial models, [own, width].
         num_clients: m; nodes from m on are servers.
         sets: further row sets by name, each [own, width].
-        ranks: who owns which nodes; default: this process has them all.
-        numbers: of each client, by name, and what they begin as.
+        ranks: the owners of the nodes; default: this process owns them all.
+        numbers: initial values of the clients' numbers, by name.
 
     Attributes:
-        cohorts: clients that an engine works on together, long each; products of a cohort are computed in one piece.
-        device: where an engine works on rows; None: where they are.
-        timed: what is done (`train`, `evaluate`, `compare`, `mix`) -> a context that takes its time.
-        hook: the hook of a policy or monitor that is running, which may not write everything; None: no such hook.
+        cohorts: clients that an engine works on together, long each; the rows of a cohort are mixed in one product.
+        device: the device that an engine works on; None: rows stay on their device.
+        timed: function of an operation (`train`, `evaluate`, `compare`, `mix`) that returns a context to measure its
+            time.
+        hook: the hook of a policy or monitor that is running, which limits writes; None: no such hook is running.
     """
 
     def __init__(
@@ -56,37 +57,37 @@ class RowSets:
         self.ranks = ranks or Ranks.alone(len(models))
         self.cohorts: Sequence[Tensor] = []
         self.device: torch.device | None = None
-        begun = {n: torch.full((num_clients,), v, dtype=torch.float64) for n, v in (numbers or {}).items()}
-        self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {}, numbers=begun)
+        initial = {n: torch.full((num_clients,), v, dtype=torch.float64) for n, v in (numbers or {}).items()}
+        self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {}, numbers=initial)
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
         self.hook: RunningHook | None = None
         self._work = RoundBuffers()
         self._written = self._versions()
         self._spare: Tensor | None = None  # the buffer that training writes next
-        self._remote: dict[str, tuple[Tensor, Tensor]] = {}  # of a row set: places [n], rows of other processes
+        self._remote: dict[str, tuple[Tensor, Tensor]] = {}  # by row set: indices [n], fetched rows
 
     # --- row sets ---------------------------------------------------------------------------------------------------
     @property
     def num_nodes(self) -> int:
-        """Clients and servers, n."""
+        """The number of clients and servers, n."""
         return len(self.ranks.owner)
 
     def rows(self, name: str) -> Tensor:
-        """A row set, [own, width]; read only, and for a monitor a copy. With one process, row i is node i's.
+        """Return a row set, [own, width], which must not be written; a monitor gets a copy.
 
-        `models` are the models before this round's training, `trained` those after it (an inactive client's row is
-        its model), `sent` what of them others get to see, `mixed` the models as they will be after this round; other
-        sets include what this round has written.
+        With one process, row i belongs to node i. `models` are the models before this round's training and `trained`
+        those after it (the row of an inactive client is its model); `sent` are the models that other clients receive,
+        and `mixed` the models as they will be after this round. Other sets include the writes of this round.
 
         Raises:
-            KeyError: no such set; `trained` or `sent` outside of the time between training and mixing, or `mixed`
-                before the end of mixing.
+            KeyError: the run has no such set; `trained` or `sent` are requested before training or after mixing, or
+                `mixed` before the end of mixing.
         """
         rows = self.stored(name)
         return rows if self.hook is None or name in self._work.of_monitors else self.hook.shown(rows)
 
     def stored(self, name: str) -> Tensor:
-        """A row set itself, never a copy: what engines and the bank's own operations work with; see `rows`."""
+        """Return a row set itself, never a copy, for engines and the bank's own operations; see `rows`."""
         if name == "mixed":
             if not self._work.ended:
                 raise KeyError("'mixed' exists from the mixing of a round until its end only")
@@ -101,10 +102,10 @@ class RowSets:
         return self.boundary.rows[name]
 
     def number(self, name: str) -> Tensor:
-        """A number of each client, float64 [m]; read only. With what this round's training has made of it.
+        """Return a number of each client, float64 [m], which must not be written; it includes this round's training.
 
         Raises:
-            KeyError: it is not declared.
+            KeyError: no policy or objective declares it.
         """
         return self._work.numbers[name] if name in self._work.numbers else self.boundary.numbers[name]
 
@@ -112,41 +113,41 @@ class RowSets:
         """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
 
         Args:
-            name: of the new row set.
-            dtype: of its numbers; default: that of the models.
+            name: name of the new row set.
+            dtype: type of its numbers; default: that of the models.
 
         Raises:
-            UserError: the run has a row set of this name, or a monitor takes the name of a policy's.
+            UserError: the run has a row set of this name, or a monitor uses the name of a policy's set.
         """
         watches = self.hook is not None and self.hook.watches
         taken = name in self.boundary.rows or name in ("trained", "sent")
         if taken or (watches and name in self._work.scratch and name not in self._work.of_monitors):
             who = "" if self.hook is None else f"{nth_round(self.hook.round)}: {self.hook.who}: "
-            raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose one of your own")
+            raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose another name")
         self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
         (self._work.of_monitors.add if watches else self._work.of_monitors.discard)(name)
 
     def sets_of_the_round(self) -> dict[str, Tensor]:
-        """Row sets that the round has made or written so far, themselves, but for those of monitors."""
+        """Return the row sets that this round has made or written so far, without monitors' sets; not copies."""
         work, own = self._work, self._work.of_monitors
         made = {"trained": work.trained, "sent": work.sent, **work.written}
         made |= {name: rows for name, rows in work.scratch.items() if name not in own}
         return {name: rows for name, rows in made.items() if rows is not None}
 
     def next_of(self, name: str) -> Tensor:
-        """A persistent set as it will be after this round, [own, width], to be written into.
+        """Return a persistent set as it will be after this round, [own, width], for the caller to write into.
 
-        As `mix`, with `models` it comes last: the new models are written over those of `trained`.
+        As with `mix`, writing `models` must come last in a round: new models are written over the rows of `trained`.
 
         Raises:
-            UserError: the hook that is running may not write it.
-            KeyError: no such set, or `models` before the local training.
+            UserError: the hook that is running may not write this set.
+            KeyError: the run has no such set, or `models` are requested before the local training.
         """
         self.check_write(f"bank.next_of('{name}')", name)
         if name == "models":
             if self._work.trained is None:
-                raise KeyError("new 'models' exist from the local training of a round on")
+                raise KeyError("new 'models' exist only after the local training of a round")
             self._work.mixed = True
             return self._work.trained
         if name not in self._work.written:
@@ -154,11 +155,11 @@ class RowSets:
         return self._work.written[name]
 
     def check_write(self, verb: str, name: str) -> None:
-        """Refuse a write into a row set that is not the running hook's to write.
+        """Raise if the running hook may not write into the row set.
 
         Args:
-            verb: what was called, as a user writes it.
-            name: of the row set.
+            verb: the call, as a user writes it.
+            name: name of the row set.
 
         Raises:
             UserError: see `RunningHook.check_write`.
@@ -171,33 +172,33 @@ class RowSets:
         return {name: (rows, rows._version) for name, rows in self.boundary.rows.items()}
 
     def written_in_place(self) -> str | None:
-        """The row set of the boundary that was written into since it was made; None: there is none.
+        """Return the name of a row set of the boundary that was written in place; None: there is none.
 
-        torch counts the writes into each tensor, so that nothing is read for this. It does not count those through
-        `.data` and `.numpy()`.
+        The check compares torch's counts of the writes into each tensor and reads no rows. torch does not count writes
+        through `.data` and `.numpy()`.
         """
         for name, rows in self.boundary.rows.items():
-            known, version = self._written.get(name, (None, 0))
-            if known is rows and rows._version != version:
+            recorded, version = self._written.get(name, (None, 0))
+            if recorded is rows and rows._version != version:
                 return name
         return None
 
     # --- what is sent -------------------------------------------------------------------------------------------------
     @property
     def changes_messages(self) -> bool:
-        """Whether a client sends in this round what it has not trained; otherwise `sent` is `trained`."""
+        """True if a policy has changed what clients send in this round; otherwise `sent` is `trained`."""
         return self._work.sent is not None
 
     def change_sent(self, nodes: Tensor) -> Tensor:
-        """The parameters of the set `sent`, [own, parameters], to be written into: at first those of `trained`.
+        """Return the parameters of the set `sent`, [own, parameters], for the caller to write into.
 
-        Buffers are out of reach: they are sent as they are.
+        They start as those of `trained`. Buffers are not included: they are sent as they are.
 
         Args:
-            nodes: long, whose rows will be others than those of `trained`; the same in all processes.
+            nodes: long, the nodes whose rows will differ from those of `trained`; the same in all processes.
 
         Raises:
-            UserError: the hook that is running may not write it.
+            UserError: the hook that is running may not write this set.
         """
         self.check_write("bank.change_sent(nodes)", "sent")
         if self._work.sent is None:
@@ -209,39 +210,40 @@ class RowSets:
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def end_mixing(self) -> None:
-        """From now on the set `mixed` are the models as they will be after this round."""
+        """Make the set `mixed` available: the models as they will be after this round."""
         self._work.ended = True
 
     def next_rows(self) -> dict[str, Tensor]:
-        """The row sets as they will be after this round; for a monitor copies."""
-        rows = {**self.boundary.rows, "models": self._next_models, **self._work.written}
-        return rows if self.hook is None else {name: self.hook.shown(found) for name, found in rows.items()}
+        """Return the row sets as they will be after this round; a monitor gets copies."""
+        sets = {**self.boundary.rows, "models": self._next_models, **self._work.written}
+        return sets if self.hook is None else {name: self.hook.shown(rows) for name, rows in sets.items()}
 
     @property
     def _next_models(self) -> Tensor:
         return self.boundary.rows["models"] if self._work.trained is None else self._work.trained
 
     def next_numbers(self) -> dict[str, Tensor]:
-        """The clients' numbers as they will be after this round."""
+        """Return the clients' numbers as they will be after this round."""
         return {**self.boundary.numbers, **self._work.numbers}
 
     def commit(self, boundary: Boundary) -> None:
-        """End a round by one assignment; the former models' buffer is what training writes next."""
+        """End a round by one assignment of its boundary; the next training reuses the buffer of the former models."""
         self._refuse_to_hooks("commit")
         former, spare = self.boundary.rows["models"], self._spare
-        self._spare = None  # an interruption before the last line must not leave the boundary's rows as the spare
+        # After an interruption between the next lines, the boundary's rows must not be reused as the spare buffer.
+        self._spare = None
         self.boundary = boundary
         self._spare = former if boundary.rows["models"] is not former else spare
         self._work, self._written = RoundBuffers(), self._versions()
 
     def abandon(self) -> None:
-        """Forget the round in progress."""
+        """Discard the round in progress."""
         self._refuse_to_hooks("abandon")
         self._work = RoundBuffers()
 
     def _refuse_to_hooks(self, verb: str) -> None:
         if self.hook is not None:
-            raise self.hook.refusal(f"calls bank.{verb}()", "only the round itself ends a round")
+            raise self.hook.refusal(f"calls bank.{verb}()", "remove the call: only the library ends a round")
 
     # --- devices and checkpoints ------------------------------------------------------------------------------------
     def apply_to_rows(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -250,13 +252,16 @@ class RowSets:
         self._spare, self._work, self._written = None, RoundBuffers(), self._versions()
 
     def join_device(self) -> None:
-        """Rows go where they are worked on: after a run Lightning takes them, with the module, to the CPU."""
+        """Move all row sets to the engine's device, since Lightning moves the module to the CPU after a run."""
         device = self.device
         if device is not None and self.boundary.rows["models"].device != device:
             self.apply_to_rows(lambda rows: rows.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The boundary's rows in this process, last evaluation and progress; callbacks and metrics travel beside it."""
+        """Return the boundary's rows in this process, its last evaluation, the clients' numbers and the progress.
+
+        Callbacks' states and metrics are saved separately.
+        """
         boundary = self.boundary
         state = {f"rows.{name}": rows for name, rows in boundary.rows.items()}
         state |= {f"evaluation.{name}": values for name, values in boundary.evaluation.items()}
@@ -264,12 +269,12 @@ class RowSets:
         return {**state, "progress": torch.tensor([boundary.round, int(boundary.closed)])}
 
     def load_state_dict(self, state: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Restore a saved boundary, of all nodes; callbacks load their own state.
+        """Restore a saved boundary; callbacks load their own states.
 
         Args:
-            state: as `state_dict` made it: `progress`, `rows.NAME`, with a row for every node, `evaluation.NAME` and
-                `numbers.NAME`.
-            metrics: of the last complete round, by name.
+            state: a state that `state_dict` returned, with rows of all nodes: `progress`, `rows.NAME`,
+                `evaluation.NAME` and `numbers.NAME`.
+            metrics: metrics of the last complete round, by name.
         """
         like = self.boundary.rows["models"]
         round_, closed = state["progress"].tolist()

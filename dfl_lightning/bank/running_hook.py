@@ -1,4 +1,4 @@
-"""Which code of a policy or a monitor is running, and what it may write in the bank."""
+"""The hook of a policy or a monitor that is running, and the row sets that it may write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.words import nth_round
 
 WRITTEN_IN = {"models": "on_mix", "sent": "on_outgoing"}
-"""Row sets that belong to the round, and the hook in which policies write them; declared sets are written in any."""
+"""The round's own row sets, and the only hook in which policies may write them; declared sets may be written in any."""
 
 CHANGES_NOTHING = (
     "a monitor measures a round and changes nothing: read rows with round.bank.rows(name), which gives a monitor "
     "copies, or derive from a policy"
 )
-"""What a monitor should do instead."""
+"""The remedy in errors about monitors that write."""
 
 
 @dataclass
@@ -24,10 +24,10 @@ class RunningHook:
     """A hook of a round while it runs.
 
     Args:
-        round: the round, 0-based.
-        who: whose hook it is: `mine.LowestLoss`.
-        name: of the hook.
-        watches: whether it is a monitor's, which gets copies of rows and writes none but its own.
+        round: 0-based round.
+        who: name of the policy or monitor, for example `mine.LowestLoss`.
+        name: name of the hook.
+        watches: True for a monitor, which gets copies of rows and may write only sets that it has made itself.
     """
 
     round: int
@@ -37,21 +37,21 @@ class RunningHook:
     _copies: dict[int, tuple[Tensor, int, Tensor]] = field(default_factory=dict, repr=False)
 
     def refusal(self, did: str, remedy: str) -> UserError:
-        """One sentence about something that the hook has done.
+        """Make an error about a mistake of the hook.
 
         Args:
-            did: what.
-            remedy: what to do instead.
+            did: the mistake, as a verb phrase: `calls bank.commit()`.
+            remedy: what the user should do instead.
         """
         return UserError(f"{nth_round(self.round)}: {self.who} {did} in {self.name}; {remedy}")
 
     def check_write(self, verb: str, name: str, own: bool = False) -> None:
-        """Refuse a write into a row set that is not this hook's to write.
+        """Raise if this hook may not write into the row set.
 
         Args:
-            verb: what was called, as a user writes it.
-            name: of the row set.
-            own: whether it is a set of zeros that a monitor has made.
+            verb: the call, as a user writes it.
+            name: name of the row set.
+            own: True if a monitor has made the set with `scratch`.
 
         Raises:
             UserError: a monitor writes, or a policy writes one of `WRITTEN_IN` in another hook.
@@ -62,14 +62,10 @@ class RunningHook:
             raise self.refusal(f"writes the row set '{name}' ({verb})", f"policies write it in {WRITTEN_IN[name]} only")
 
     def shown(self, rows: Tensor) -> Tensor:
-        """Rows as this hook may have them: for a monitor a copy, the same one until they change.
-
-        Args:
-            rows: of a row set, [own, width].
-        """
+        """Return the rows of a set, [own, width]; a monitor gets a copy, which is made anew only when they change."""
         if not self.watches:
             return rows
-        found = self._copies.get(id(rows))
-        if found is None or found[1] != rows._version:
-            found = self._copies[id(rows)] = (rows, rows._version, rows.clone())
-        return found[2]
+        entry = self._copies.get(id(rows))
+        if entry is None or entry[1] != rows._version:
+            entry = self._copies[id(rows)] = (rows, rows._version, rows.clone())
+        return entry[2]

@@ -1,4 +1,4 @@
-"""The verb `compare` on bare rows: cosines and distances, from one Gram matrix or pair by pair, all in float64."""
+"""The operation `compare` on plain matrices: cosines and distances, by a Gram matrix or pair by pair, in float64."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from dfl_lightning.links import Links
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 BLOCK_BYTES = 2**24
-"""How much of the rows, in float64, a thread works on at once; a product wants long blocks."""
+"""Bytes of the rows, in float64, that a thread works on at once; products are fast on long blocks."""
 
 LEAST_WIDTH, MAX_WIDTH = 256, 2048
-"""Columns per block; a longer block of few rows would only leave the cache."""
+"""Fewest and most columns of a block; a longer block of few rows would not fit into the cache."""
 
 STRIPS_BYTES = 2**28
-"""Memory for the Gram matrices of the strips of columns, 4 of them at least and 16 at most."""
+"""Bytes for the Gram matrices of the strips of columns; there are 4 to 16 strips."""
 
 NEAR = 1e-8
-"""Squared distances below this share of the squared lengths lose digits in a Gram matrix: 1e-15 / NEAR = 1e-7 is left
-of rounding in the others."""
+"""Squared distances below this share of the squared lengths are computed again, since a Gram matrix loses their digits.
+The relative rounding error of the others is at most 1e-15 / NEAR = 1e-7."""
 
 GPU_BLOCK_BYTES = 2**28
-"""How much of the rows, in float64, a GPU works on at once."""
+"""Bytes of the rows, in float64, that a GPU works on at once."""
 
 FEW = 0.01
-"""The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
-centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at 500 to
-1,000 vectors."""
+"""The share of all pairs up to which each pair is computed by itself. A Gram matrix takes a product for every pair, and
+centring it takes a sum over all vectors for every pair, which is cubic. With 10 neighbours the two ways are equally
+fast at 500 to 1,000 vectors."""
 
 Read = Callable[[int, int], Tensor]
-"""Columns [start, stop) of rows, [rows, stop - start]."""
+"""A function (start, stop) -> these columns of the rows, [rows, stop - start]."""
 
 Change = Callable[[Tensor], Tensor]
-"""What becomes of a block of rows before it is multiplied, [rows, columns] to [rows, columns]."""
+"""A function [rows, columns] -> [rows, columns], applied to a block of rows before it is multiplied."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Similarities of rows, one of each a link.
+    """Similarities of the two rows of each link.
 
     Args:
         cosines: float64 [E].
-        distances: Euclidean, float64 [E].
+        distances: Euclidean distances, float64 [E].
     """
 
     cosines: Tensor
@@ -61,7 +61,7 @@ class Comparison:
 
 
 Common = Callable[[Tensor], Tensor]
-"""What most rows of a block have in common, [columns], of [rows, columns]."""
+"""A function [rows, columns] -> [columns] that computes what most rows of a block have in common."""
 
 
 def compare_rows(
@@ -73,38 +73,39 @@ def compare_rows(
     ranks: Ranks | None = None,
     told: Tensor | None = None,
 ) -> Comparison:
-    """Cosines and distances of `count` vectors.
+    """Compute the cosine and the distance between the two vectors of each link.
 
-    All products run in float64: in float32 the distance of two equal vectors would come out as 3e-4 of their length.
-    Distances have a relative error below 1e-6, and cosines an absolute one below 1e-9; equal vectors are at distance 0
-    and have cosine 1 exactly (0 if they are zero). To centre, what most vectors have in common is subtracted before the
-    products: it changes no centred cosine, and keeps small differences around a large common part. A vector that is
-    not finite is NaN in its own pairs (and, centred, for receivers that see it).
+    All products are computed in float64: in float32 the distance of two equal vectors would be about 3e-4 of their
+    length. Distances have a relative error below 1e-6, cosines an absolute error below 1e-9; equal vectors have
+    distance 0 and cosine 1 exactly (0 if they are zero). Before centring, what most vectors have in common is
+    subtracted from all: this changes no centred cosine and keeps the digits of small differences around a large common
+    part. A vector that is not finite gives NaN in its own pairs, and, if centred, in all pairs of the receivers that
+    compare themselves with it.
 
-    Few links are compared one by one; many by a matrix of inner products, which then has at most 100 entries a link.
+    Few links are computed one by one; many by a matrix of inner products, which then has at most 100 entries per link.
 
     Args:
-        read: columns `[start, stop)` of this process' vectors, in ascending order of their nodes.
+        read: function (start, stop) -> these columns of this process's vectors, in ascending order of their nodes.
         count: number of vectors m; only those that are in a link are multiplied.
-        links: whom each receiver compares itself with.
-        columns: which columns count.
-        centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
-        ranks: who owns which vectors; default: this process has them all.
-        told: which vectors others may know, bool [count]; the other ones show in their own pairs only, not even in the
-            rounding of others. Default: all.
+        links: for each receiver the vectors that it compares its own with.
+        columns: the columns that count.
+        centre: subtract from both vectors, for receiver i, the mean of vector i and of those that i compares it with.
+        ranks: the owners of the vectors; default: this process owns them all.
+        told: bool [count], True for vectors that other clients may know. The others affect their own pairs only, not
+            even the rounding of other pairs. Default: all are known.
     """
     takes_part = torch.zeros(count, dtype=torch.bool)
     takes_part[links.receivers] = True
     takes_part[links.senders] = True
     compared = torch.nonzero(takes_part).squeeze(1)
     common = (_common_part if told is None else _common_part_of(told[compared])) if centre else None
-    place = takes_part.cumsum(0) - 1  # among those that take part
-    receivers, senders = place[links.receivers], place[links.senders]
+    index = takes_part.cumsum(0) - 1  # index among the vectors that take part
+    receivers, senders = index[links.receivers], index[links.senders]
     if len(links) <= FEW * len(compared) ** 2:
         with workers() as pool:
             vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
-            found = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
-        return Comparison(*found)
+            pairs = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
+        return Comparison(*pairs)
     among = Links(receivers, senders, len(compared)).mask
     with workers() as pool, one_blas_thread():
         vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
@@ -114,52 +115,54 @@ def compare_rows(
         else:
             distances = _distances_one_by_one(vectors, gram, among)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
-    cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
+    # Two equal vectors have the same cosine as a vector with itself.
+    cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)
     return Comparison(cosines[receivers, senders], distances[receivers, senders])
 
 
 def compare_sets(
     read: Read, count: int, links: Links, which: Tensor, told: Tensor, columns: Columns, centre: bool, ranks: Ranks
 ) -> Comparison:
-    """Cosines and distances between receivers' vectors of a first set and senders' of any, as `compare_rows` does.
-
-    To centre, a receiver's own vector of the first set and those that it compares it with are averaged.
+    """Compare receivers' vectors from a first set with senders' vectors from any set; see `compare_rows`.
 
     Args:
-        read: columns `[start, stop)` of this process' vectors, all of the first set, then all of the second, and so on.
+        read: function (start, stop) -> these columns of this process's vectors, first those of the first set, then
+            those of the second, and so on.
         count: number of vectors m of a set.
-        links: whom each receiver compares itself with.
+        links: for each receiver the clients that it compares itself with.
         which: the set of each link's sender, long [E].
-        told: which vectors others may know, bool [sets * m].
-        columns: which columns count.
-        centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
-        ranks: who owns which vectors of all sets.
+        told: bool [sets * m], True for vectors that other clients may know.
+        columns: the columns that count.
+        centre: subtract from both vectors, for receiver i, the mean of its vector from the first set and of those that
+            it compares it with.
+        ranks: the owners of the vectors of all sets.
     """
     senders = links.senders + count * which
     order = (links.receivers * len(told) + senders).argsort()
     among = Links(links.receivers[order], senders[order], len(told))
-    found = compare_rows(read, len(told), among, columns, centre, ranks, told)
+    sorted_pairs = compare_rows(read, len(told), among, columns, centre, ranks, told)
     back = order.argsort()
-    return Comparison(found.cosines[back], found.distances[back])
+    return Comparison(sorted_pairs.cosines[back], sorted_pairs.distances[back])
 
 
 class _Vectors:
     """The vectors that are compared, and their inner products.
 
-    Columns are cut into strips, each with a Gram matrix of its own, and these are added in the order of the columns. A
-    strip is one thread's work; with several processes it is one process' too, which is sent its columns by the others.
+    The columns are divided into strips, each with a Gram matrix of its own, which are added in the order of the
+    columns. Each strip is computed by one thread. With several processes, it is computed by one process, which gets the
+    other processes' columns.
 
     Args:
-        read: columns of this process' vectors.
+        read: function (start, stop) -> these columns of this process's vectors.
         count: number of vectors.
         compared: long [c], the nodes whose vectors are multiplied.
-        columns: which columns count.
+        columns: the columns that count.
         pool: threads of the CPU.
-        ranks: who owns which vectors.
+        ranks: the owners of the vectors.
 
     Attributes:
-        device: where the vectors are.
-        pool: threads that work on them; a GPU shares the work out itself.
+        device: the device of the vectors.
+        pool: the threads that work on them; only one for a GPU, which distributes the work itself.
     """
 
     def __init__(self, read: Read, count: int, compared: Tensor, columns: Columns, pool: Workers, ranks: Ranks) -> None:
@@ -169,16 +172,16 @@ class _Vectors:
         owners = ranks.owner[compared]
         self._mine = ranks.place[compared[owners == ranks.rank]]
         self._counts = torch.bincount(owners, minlength=ranks.count).tolist()
-        self._back = torch.argsort(torch.argsort(owners, stable=True))  # from the order of processes
+        self._back = torch.argsort(torch.argsort(owners, stable=True))  # from the order of processes to that of nodes
         self._some = len(self._mine) < int((ranks.own < count).sum())
 
     def products(self, common: Common | None, change: Change = lambda block: block, count: int | None = None) -> Tensor:
-        """Inner products of the changed vectors, float64 [count, count].
+        """Compute the inner products of the changed vectors, float64 [count, count].
 
         Args:
-            common: what is subtracted from all of them first; None: nothing.
-            change: of their blocks.
-            count: rows that it makes of each; default: all.
+            common: computes the part of a changed block that is subtracted from all its rows; None: nothing is.
+            change: function applied to each block of the vectors.
+            count: number of rows that `change` returns; default: all.
         """
         count = sum(self._counts) if count is None else count
         limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
@@ -193,21 +196,21 @@ class _Vectors:
         total = torch.zeros(count, count, dtype=torch.float64)
         for part in parts:
             total += part
-        return (total + total.T) / 2  # a product is symmetric to rounding only, but for BLAS' own
+        return (total + total.T) / 2  # except for BLAS' `syrk`, a product is symmetric only up to rounding
 
     def _alone(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> list[Tensor]:
         def strip(blocks: list[tuple[int, int]]) -> Tensor:
             total = None
             for start, stop in blocks:
                 self.pool.check()
-                total = add(total, self._own(start, stop))
+                total = add(total, self._own_columns(start, stop))
             assert total is not None
             return total.cpu()
 
         return self.pool.map(strip, pieces)
 
     def _shared(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> Iterator[Tensor]:
-        """Each process adds up its strips, one block of each at a time; then all exchange theirs."""
+        """Add up this process's strips, one block of each at a time; then yield the strips of all processes."""
         ranks = self._ranks
         mine = range(ranks.rank, len(pieces), ranks.count)
         totals: dict[int, Tensor] = {}
@@ -227,73 +230,73 @@ class _Vectors:
             yield ranks.from_rank(number % ranks.count, totals.pop(number)).cpu()
 
     def summed(self, width: int, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sum over strips of at most `width` columns of what `part` makes of them, added in their order.
+        """Apply `part` to strips of at most `width` columns and add up the results in the order of the strips.
 
         Args:
-            width: columns of a strip.
-            part: columns of all vectors, [c, columns], to numbers, always as many.
+            width: largest number of columns of a strip.
+            part: function of a strip of all vectors, [c, columns]; its result has the same shape for every strip.
         """
         blocks = list(self._columns.blocks(width))
         if self._ranks.count == 1:
-            return _added(part(self._own(start, stop)) for start, stop in blocks)
-        return _added(self._of_others(blocks, part))
+            return _sum_in_order(part(self._own_columns(start, stop)) for start, stop in blocks)
+        return _sum_in_order(self._parts_of_all(blocks, part))
 
-    def _of_others(self, blocks: list[tuple[int, int]], part: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-        """What all processes make of the strips, each of every `count`-th one."""
+    def _parts_of_all(self, blocks: list[tuple[int, int]], part: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """Divide the strips among the processes and yield all results of `part`, in the order of the strips."""
         ranks = self._ranks
-        made = part(self._own(0, 0).new_zeros(sum(self._counts), 0))
+        result = part(self._own_columns(0, 0).new_zeros(sum(self._counts), 0))
         for first in range(0, len(blocks), ranks.count):
             some = blocks[first : first + ranks.count]
             strips = self._bring([[(0, block)] for block in some] + [[]] * (ranks.count - len(some)))
             with ranks.together():
                 if 0 in strips:
-                    made = part(strips[0])
+                    result = part(strips[0])
             for source in range(len(some)):
-                yield ranks.from_rank(source, made.clone())
+                yield ranks.from_rank(source, result.clone())
 
     def _bring(self, wanted: list[list[tuple[int, tuple[int, int]]]]) -> dict[int, Tensor]:
-        """Blocks of all vectors, [c, columns] by strip.
+        """Exchange blocks of the vectors between processes; return this process's blocks, [c, columns] by strip.
 
         Args:
-            wanted: for each process, strips and the blocks of them that it wants.
+            wanted: for each process, numbers of strips and the block [start, stop) that it needs of each.
         """
         ranks = self._ranks
         outgoing = []
         for theirs in wanted:
-            parts = [self._own(start, stop).reshape(-1) for _, (start, stop) in theirs]
-            outgoing.append(torch.cat(parts) if parts else self._own(0, 0).reshape(-1))
+            parts = [self._own_columns(start, stop).reshape(-1) for _, (start, stop) in theirs]
+            outgoing.append(torch.cat(parts) if parts else self._own_columns(0, 0).reshape(-1))
         widths = [stop - start for _, (start, stop) in wanted[ranks.rank]]
         pieces = ranks.swap(outgoing, [count * sum(widths) for count in self._counts], outgoing[0])
-        found = {}
-        for place, (number, _) in enumerate(wanted[ranks.rank]):
-            before, width = sum(widths[:place]), widths[place]
+        blocks = {}
+        for position, (number, _) in enumerate(wanted[ranks.rank]):
+            before, width = sum(widths[:position]), widths[position]
             rows = [
                 piece[count * before : count * (before + width)].view(count, width)
                 for piece, count in zip(pieces, self._counts, strict=True)
             ]
-            found[number] = torch.cat(rows).index_select(0, self._back.to(rows[0].device))
-        return found
+            blocks[number] = torch.cat(rows).index_select(0, self._back.to(rows[0].device))
+        return blocks
 
-    def _own(self, start: int, stop: int) -> Tensor:
-        """Columns of the compared vectors of this process."""
+    def _own_columns(self, start: int, stop: int) -> Tensor:
+        """Read the columns [start, stop) of the compared vectors of this process."""
         block = self._read(start, stop)
         return block.index_select(0, self._mine.to(block.device)) if self._some else block
 
 
-def _added(parts: Iterable[Tensor]) -> Tensor:
-    """Their sum, from the first to the last."""
+def _sum_in_order(parts: Iterable[Tensor]) -> Tensor:
+    """Add up the tensors from the first to the last, in place of the first."""
     return functools.reduce(torch.Tensor.add_, parts)
 
 
 class _Adding:
-    """Adds a block's inner products to a sum; see `_Vectors.products`."""
+    """A function that adds a block's inner products to a sum; see `_Vectors.products`."""
 
     def __init__(self, count: int, width: int, common: Common | None, change: Change) -> None:
         self.count, self._width, self._common, self._change = count, width, common, change
         self._local = threading.local()
 
     def __call__(self, total: Tensor | None, block: Tensor) -> Tensor:
-        """`total`, float64 [count, count] (None: nothing yet), with the products of a block [rows, columns]."""
+        """Add the inner products of a block [rows, columns] to `total`, float64 [count, count] (None: zeros)."""
         rows = self._change(block)
         if total is None:
             total = torch.zeros(self.count, self.count, dtype=torch.float64, device=rows.device)
@@ -301,18 +304,18 @@ class _Adding:
             self._local.space = scratch(self.count * self._width, like=total)
         block = self._local.space(self.count, rows.shape[1]).copy_(rows)
         if self._common is not None:
-            block -= self._common(rows).double()  # dtypes that differ would cost another pass
+            block -= self._common(rows).double()  # equal dtypes save a conversion pass
         total += product(block, block.T)
         return total
 
 
-def _of(which: Tensor, change: Change) -> Change:
-    """Only the rows `which` of what `change` makes."""
+def _select_rows(which: Tensor, change: Change) -> Change:
+    """Return a function that selects the rows `which`, long, of the result of `change`."""
     return lambda block: (changed := change(block)).index_select(0, which.to(changed.device))
 
 
 def _relative_to_first(change: Change) -> Change:
-    """The first row subtracted from all, in float64."""
+    """Return a function that subtracts the first row of the result of `change` from all its rows, in float64."""
 
     def differences(block: Tensor) -> Tensor:
         rows = change(block).double()
@@ -322,29 +325,29 @@ def _relative_to_first(change: Change) -> Change:
 
 
 def _common_part(block: Tensor) -> Tensor:
-    """The mean of the rows, [columns], without those that are not finite or four times as long as is usual."""
+    """Average the rows, [columns], without those that are not finite or longer than four times the median length."""
     lengths = torch.linalg.vector_norm(block, dim=1)
     finite = lengths.isfinite()
-    if block.device.type != "cpu":  # nothing there asks for a number, which the host would wait for
+    if block.device.type != "cpu":  # avoids operations for which the host would wait for the GPU
         ordinary = lengths <= 4 * lengths.masked_fill(~finite, torch.nan).nanmedian()
         return block.masked_fill(~ordinary[:, None], 0).sum(dim=0) / ordinary.sum().clamp(min=1)
-    usual = lengths[finite].median() if bool(finite.any()) else lengths.new_zeros(())
-    ordinary = lengths <= 4 * usual
+    median = lengths[finite].median() if bool(finite.any()) else lengths.new_zeros(())
+    ordinary = lengths <= 4 * median
     if bool(ordinary.all()):
         return block.mean(dim=0)
     return block[ordinary].sum(dim=0) / ordinary.sum().clamp(min=1)
 
 
 def _common_part_of(which: Tensor) -> Common:
-    """The same of some of the rows, bool; nothing where there are none of these."""
-    places = torch.nonzero(which).squeeze(1)
-    if not len(places):
+    """Return a function that computes the common part of the rows in the mask, bool [rows]; zeros if it is empty."""
+    index = torch.nonzero(which).squeeze(1)
+    if not len(index):
         return lambda block: block.new_zeros(block.shape[1])
-    return lambda block: _common_part(block.index_select(0, places.to(block.device)))
+    return lambda block: _common_part(block.index_select(0, index.to(block.device)))
 
 
 def _distances_one_by_one(vectors: _Vectors, gram: Tensor, pairs: Tensor) -> Tensor:
-    """Distances of the pairs, float64; those of rows that nearly agree from their own differences alone."""
+    """Compute the distances of the pairs, float64; pairs of nearly equal rows are computed from their differences."""
     distances = distances_from_gram(gram)
     near = _near(gram, distances, pairs)
     receivers, senders = torch.nonzero(near, as_tuple=True)
@@ -355,7 +358,7 @@ def _distances_one_by_one(vectors: _Vectors, gram: Tensor, pairs: Tensor) -> Ten
 
 
 def _near(gram: Tensor, distances: Tensor, wanted: Tensor) -> Tensor:
-    """The wanted pairs whose distances have lost digits in the Gram matrix."""
+    """Find the wanted pairs whose distances have lost digits in the Gram matrix; a mask."""
     squared = gram.diagonal()
     scale = squared[:, None] + squared[None, :]
     near = wanted & (distances.square() <= NEAR * scale) & (scale > 0)
@@ -363,28 +366,29 @@ def _near(gram: Tensor, distances: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) -> Tensor:
-    """Distances, float64; rows that nearly agree are compared once more after subtracting one of them."""
+    """Compute the distances, float64; groups of nearly equal rows are compared again relative to one of them."""
     distances = distances_from_gram(gram)
     near = _near(gram, distances, wanted)
     for group in _groups(near):
-        differences = _relative_to_first(_of(group, change))
+        differences = _relative_to_first(_select_rows(group, change))
         inner = wanted[group][:, group]
         products = vectors.products(None, differences, len(group))
-        exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to none
+        # The recursion ends, since the first row of the differences is zero and thus near to no other.
+        exact = _distances(vectors, products, inner, differences)
         again = near[group][:, group]
         distances[group[:, None], group] = torch.where(again, exact, distances[group][:, group])
     return distances
 
 
 def _groups(linked: Tensor) -> Iterator[Tensor]:
-    """Connected components of two rows or more, each as indices in ascending order."""
+    """Find the connected components of two rows or more, each as indices in ascending order."""
     if not bool(linked.any()):
         return
     labels = torch.arange(len(linked))
     while True:
         reached = torch.where(linked, labels[None, :], len(linked)).min(dim=1).values
         lowest = torch.minimum(labels, reached)
-        lowest = lowest[lowest]  # a label is a row of the same component: long chains need few steps
+        lowest = lowest[lowest]  # labels are rows of the same component; following them shortens long chains
         if torch.equal(lowest, labels):
             break
         labels = lowest

@@ -1,4 +1,4 @@
-"""Cosines and distances of few pairs of many rows: each pair by itself, without a matrix of all pairs."""
+"""Cosines and distances of few pairs of many rows, each computed by itself, without a matrix of all pairs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dfl_lightning.bank.mixing import block_width
 from dfl_lightning.utils.thread_pool import Workers
 
 STRIP_BYTES = 2**27
-"""How much of the rows, in float32, makes a strip: what several processes send each other at once."""
+"""Bytes of the rows, in float32, of a strip of columns; several processes exchange one strip each at a time."""
 
 LEAST_WIDTH, MAX_WIDTH = 128, 1024
-"""Columns of a strip: rows of fewer numbers are read slowly from all over the memory."""
+"""Fewest and most columns of a strip; shorter pieces of rows, scattered over the memory, are slow to read."""
 
 PIECE = 2**18
-"""Numbers of the senders of some receivers that a thread works on at once: few enough to stay in a cache, enough that
-the calls themselves take little."""
+"""Numbers of senders' rows that a thread works on at once: few enough for a cache, and enough to make the overhead of
+the calls small."""
 
 GPU_STRIP_BYTES, GPU_PIECE = 2**28, 2**25
-"""The same on a GPU, which shares the work out itself: few launches of long operations."""
+"""The same on a GPU, where few launches of long operations are fast."""
 
 TOLERANCE = 1e-9
 """A centred vector counts as zero below this share of the mean squared length; see `centred_cosines`."""
 
 
 Summed = Callable[[int, Callable[[Tensor], Tensor]], Tensor]
-"""(width, part) -> the sum over strips of so many columns of what `part` makes of all vectors' columns."""
+"""A function (width, part) that applies `part` to strips of at most `width` columns and adds up the results."""
 
 
 def compare_few(
@@ -40,21 +40,22 @@ def compare_few(
     common: Callable[[Tensor], Tensor] | None,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and distances, float64 [k] each on the CPU, as `compare_rows` defines them.
+    """Compute the cosine and the distance of each pair, float64 [k] each on the CPU; see `compare_rows`.
 
-    Sums go over the pairs' own differences, and a receiver's centre is found relative to itself, so that neighbouring
-    vectors keep all their digits. Who computes a pair, and with which other receivers, changes nothing in it.
+    Distances are sums over the pairs' own differences, and a receiver's centre is computed relative to the receiver, so
+    that nearly equal vectors keep all their digits. The result of a pair does not depend on the process that computes
+    it, nor on the receivers that are computed with it.
 
     Args:
-        pool: shares the pairs out.
-        summed: goes through the columns of the vectors.
-        receivers: of each pair, long [k], in ascending order.
-        senders: of each pair, long [k].
+        pool: the threads that the pairs are divided among.
+        summed: function that sums over strips of the vectors' columns.
+        receivers: the receiver of each pair, long [k], in ascending order.
+        senders: the sender of each pair, long [k].
         count: number of vectors m.
-        common: what is subtracted from all vectors of a block, [columns], before their squared lengths are summed,
-            which tell whether a vector is zero once each receiver has subtracted the mean of itself and its senders;
-            None: nothing is subtracted, ever.
-        device: where the vectors are.
+        common: None: compare without centring. Otherwise compare after subtracting each receiver's mean of itself and
+            its senders. The function computes the common part of a block, [columns], which is subtracted before the
+            squared lengths are summed; these tell whether a centred vector counts as zero.
+        device: the device of the vectors.
     """
     if torch.device(device).type == "cpu":
         width, numbers = max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (4 * max(1, count)))), PIECE
@@ -67,20 +68,24 @@ def compare_few(
     lengths_of = [len(receivers)] * 3 + [count] * 2
 
     def sums(rows: Tensor) -> Tensor:
-        """Of a strip [m, columns]: inner products, squares of senders and of differences; of vectors, of moved ones."""
+        """Compute the sums of a strip [m, columns], concatenated.
+
+        By pair: inner products, squared lengths of centred senders, squared distances. By vector: squared lengths
+        without the common part, and squared lengths of centred receivers.
+        """
         total = torch.zeros(sum(lengths_of), dtype=torch.float64, device=rows.device)
-        inner, of_sender, apart, squared, own = total.split(lengths_of)
-        usual = None if common is None else common(rows).double()
+        inner, of_sender, apart, squared, of_receiver = total.split(lengths_of)
+        common_part = None if common is None else common(rows).double()
 
         def add_lengths(some: slice) -> None:
-            vector = rows[some].to(torch.float64, copy=True)  # never the rows themselves, where these are float64
-            squared[some] = (vector if usual is None else vector.sub_(usual)).square_().sum(1)
+            vector = rows[some].to(torch.float64, copy=True)  # a copy, since the next line changes it in place
+            squared[some] = (vector if common_part is None else vector.sub_(common_part)).square_().sum(1)
 
         def add_pairs(piece: Tensor) -> None:
             pool.check()
             pair = pairs[piece.to(rows.device)]
-            own_row = to[pair[:, 0]]
-            receiver = rows.index_select(0, own_row).double().unsqueeze(1)
+            receiver_row = to[pair[:, 0]]
+            receiver = rows.index_select(0, receiver_row).double().unsqueeze(1)
             sender = rows.index_select(0, of[pair].flatten()).double().unflatten(0, pair.shape)
             if common is None:
                 inner[pair] = (sender * receiver).sum(2)
@@ -88,8 +93,9 @@ def compare_few(
                 return
             sender -= receiver
             apart[pair] = sender.square().sum(2)
-            centre = sender.sum(1, keepdim=True).div_(pair.shape[1] + 1)  # relative to the receiver, which is in it
-            own[own_row] = centre.square().sum(2).squeeze(1)
+            # The mean of the receiver and its senders, relative to the receiver.
+            centre = sender.sum(1, keepdim=True).div_(pair.shape[1] + 1)
+            of_receiver[receiver_row] = centre.square().sum(2).squeeze(1)
             sender -= centre
             inner[pair] = (sender * centre).sum(2).neg_()
             of_sender[pair] = sender.square_().sum(2)
@@ -98,7 +104,7 @@ def compare_few(
         pool.map(add_pairs, pieces)
         return total
 
-    inner, of_sender, apart, squared, own = summed(width, sums).cpu().split(lengths_of)
+    inner, of_sender, apart, squared, of_receiver = summed(width, sums).cpu().split(lengths_of)
     distances = apart.sqrt()
     broken = ~squared.isfinite()
     if common is None:
@@ -107,27 +113,29 @@ def compare_few(
         itself = (squared > 0).double()
         unknown = broken[receivers] | broken[senders]
     else:
-        lengths = own[receivers].sqrt() * of_sender.sqrt()
-        whose, members = receivers[others], senders[others]
-        heard = torch.bincount(whose, minlength=count) + 1
-        least = TOLERANCE * squared.index_add(0, whose, squared[members]) / heard
-        zero = ~((own > least)[receivers] & (of_sender > least[receivers]))
-        itself = (own > least).double()
-        sees_broken = broken.float().index_add(0, whose, broken[members].float()) > 0
+        lengths = of_receiver[receivers].sqrt() * of_sender.sqrt()
+        centring, members = receivers[others], senders[others]
+        sizes = torch.bincount(centring, minlength=count) + 1
+        least = TOLERANCE * squared.index_add(0, centring, squared[members]) / sizes
+        zero = ~((of_receiver > least)[receivers] & (of_sender > least[receivers]))
+        itself = (of_receiver > least).double()
+        sees_broken = broken.float().index_add(0, centring, broken[members].float()) > 0
         unknown = sees_broken[receivers] | broken[senders]
     cosines = (inner / lengths).masked_fill(zero, 0).clamp(-1, 1)
-    cosines = torch.where(apart == 0, itself[receivers], cosines)  # equal vectors: as with oneself
+    cosines = torch.where(apart == 0, itself[receivers], cosines)  # equal vectors: 1, or 0 if they count as zero
     unlike = broken[receivers] | broken[senders]
     return cosines.masked_fill(unknown, torch.nan), distances.masked_fill(unlike, torch.nan)
 
 
 def _pieces(receivers: Tensor, count: int, numbers: int) -> Iterator[Tensor]:
-    """Places of pairs, long [receivers, senders of each] a piece: of receivers that have equally many senders.
+    """Divide the pairs into pieces, long [receivers, senders of each]: indices of pairs.
+
+    Receivers of a piece have equally many senders.
 
     Args:
-        receivers: of each pair, long [k], in ascending order.
+        receivers: the receiver of each pair, long [k], in ascending order.
         count: number of vectors m.
-        numbers: how many pairs a piece has at most; all of a receiver's in any case.
+        numbers: largest number of pairs of a piece; a piece has at least all pairs of one receiver.
     """
     sizes = torch.bincount(receivers, minlength=count)
     firsts = sizes.cumsum(0) - sizes
