@@ -1,4 +1,4 @@
-"""The hooks of a communication round: what they are, how they are called, and what they must not draw from."""
+"""The hooks of a communication round: their definition, calls of them, and a guard against global random draws."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from dfl_lightning.utils.words import nth_round
 class RoundCallback(RecordsArguments, Callback):
     """A Lightning callback that also has the hooks of a communication round, called in this order.
 
-    Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
-    `state` names; only tensors, `Links`, `LinkMemory`, numbers, strings, lists and dicts, and only small things: never
-    rows of the bank.
+    Each hook reads the fields of `Round` that earlier hooks have written and writes its own field. State that lasts
+    from round to round is kept in attributes that `state` names. Their values are tensors, `Links`, `LinkMemory`,
+    numbers, strings, lists or dicts, and must be small: never rows of the bank.
 
     Attributes:
         state: names of the attributes that a checkpoint holds.
-        reads: names of `Round` fields of other families that this policy uses; a threshold that is not read is
-            switched off.
-        row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
+        reads: names of `Round` fields of other families that this policy uses; a threshold policy is switched off if
+            no other policy reads its field.
+        row_sets: row sets that the policy needs in the bank, by name, and their initial values: `models` (the first
             models) or `zeros` (with the buffers of the first models).
-        reports: the row set that clients are evaluated and exported by, where it is not `models`.
-        logs: names that it may give to `round.log`, by which a study knows them before training; `start` may set those
+        reports: the row set with which clients are evaluated and exported; None: `models`.
+        logs: names that it may pass to `round.log`, so that a study knows them before training; `start` may set those
             that depend on the run.
-        supports_servers: whether it works where servers receive and mix.
-        needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
-        averages_prototypes: whether it mixes the prototypes that the objective `FedProto` sends.
-        only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
-        reads_run_folder: whether it is called after the run folder, whose files then hold the round.
-        switched_off: set by the trainer where nothing reads what this policy writes.
+        supports_servers: True if it works in a topology with servers, which receive and mix.
+        needs_classes: True if it uses classes; other tasks (`model.task`) are then refused.
+        averages_prototypes: True if it mixes the prototypes that the objective `FedProto` sends.
+        only_watches: True for a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
+        reads_run_folder: True if it is called after the run folder, whose files then hold the round.
+        switched_off: set by the trainer if no policy reads the field that this policy writes.
     """
 
     switched_off = False
@@ -59,109 +59,109 @@ class RoundCallback(RecordsArguments, Callback):
 
     @property
     def changes_messages(self) -> bool:
-        """Whether it changes what clients send: it has a hook `on_outgoing` of its own."""
+        """True if it changes what clients send, because it defines the hook `on_outgoing`."""
         return type(self).on_outgoing is not RoundCallback.on_outgoing
 
     def state_dict(self) -> dict[str, Any]:
         """Return the attributes that `state` names."""
-        return {name: _stored(getattr(self, name, None)) for name in self.state}  # None: it was never started
+        return {name: _stored(getattr(self, name, None)) for name in self.state}  # None: `start` was not called
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in self.state:
-            if state_dict.get(name) is not None:  # as earlier versions kept what had not begun, or did not know
+            if state_dict.get(name) is not None:  # checkpoints of earlier versions may lack a value, or hold None
                 setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:
-        """Refuse what cannot work, before a run, with a `UserError`."""
+        """Raise a `UserError` before a run if the policy cannot work in it."""
 
     def listed_links(self, federation: Federation) -> int:
-        """Return how many links a round writes down for this policy, by which memory is foreseen; default: none.
+        """Return the number of links that a round lists for this policy, to predict the memory; default: 0.
 
         Args:
-            federation: of the run.
+            federation: the run's data, topology, network and policies.
         """
         return 0
 
     def is_symmetric(self, federation: Federation) -> bool:
-        """Tell whether the mixing matrices of all rounds are symmetric for certain; default: no.
+        """Return True if the mixing matrices of all rounds are certainly symmetric; default: False.
 
         Args:
-            federation: of the run.
+            federation: the run's data, topology, network and policies.
         """
         return False
 
     def eigenvalues(self, federation: Federation) -> Tensor | None:
         """Return the eigenvalues of a mixing matrix that is the same in all rounds, float64 [n], ascending.
 
-        Default: None, they are not known.
+        Default: None, they are unknown.
 
         Args:
-            federation: of the run.
+            federation: the run's data, topology, network and policies.
         """
         return None
 
     def describe(self, federation: Federation) -> str | None:
-        """Return a line of its own for the banner; default: none.
+        """Return the policy's own line for the banner; default: none.
 
         Args:
-            federation: of the run.
+            federation: the run's data, topology, network and policies.
         """
         return None
 
     def on_start(self, round: Round) -> None:
         """Prepare once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.
 
-        All clients are active: `reachable` are the links; `round.charge_message` counts what is sent. What it finds out
-        goes into attributes that `state` names.
+        All clients are active, and `reachable` holds the links. `round.charge_message` counts what is sent. Results
+        must be kept in attributes that `state` names.
         """
 
     def on_dropout(self, round: Round) -> None:
-        """Say who is active: `active`."""
+        """Decide which clients are active: write `active`."""
 
     def on_propose(self, round: Round) -> None:
-        """Say where training starts and whom to look at: `jobs`, `candidates`."""
+        """Propose the models that training starts from, and the candidates: write `jobs`, `candidates`."""
 
     def on_outgoing(self, round: Round) -> None:
-        """Say what clients send: the row set `sent`."""
+        """Change the models that clients send: write the row set `sent`."""
 
     def on_trained(self, round: Round) -> None:
-        """Remember or score what local training has made."""
+        """Remember or evaluate the models after local training."""
 
     def on_compare(self, round: Round) -> None:
-        """Judge the candidates: `similarity`, `scores`."""
+        """Score the candidates: write `similarity`, `scores`."""
 
     def on_threshold(self, round: Round) -> None:
-        """Say what score is enough: `threshold`."""
+        """Determine the lowest score at which a candidate may be selected: write `threshold`."""
 
     def on_select(self, round: Round) -> None:
-        """Choose whom to learn from: `selected`."""
+        """Select the neighbours whose models are mixed: write `selected`."""
 
     def on_substitute(self, round: Round) -> None:
-        """Say who stands in for those that dropped out: `substitute`, `substitute_rows`."""
+        """Choose substitutes for clients that dropped out: write `substitute`, `substitute_rows`."""
 
     def on_weigh(self, round: Round) -> None:
-        """Turn votes into `weights`."""
+        """Compute the mixing weights from the votes: write `weights`."""
 
     def on_mix(self, round: Round) -> None:
-        """Write the new models."""
+        """Compute the new models: write the row set `models`."""
 
     def on_mixed(self, round: Round) -> None:
-        """Look at the mixed models, also where no client is active: `mixed` are the new, `models` the former ones."""
+        """Look at the new models, the row set `mixed`; `models` are the former ones. Called in every round."""
 
     def on_round_end(self, round: Round) -> None:
-        """Change the policies' state for the last time in the round; `log` numbers."""
+        """Update the policy's state for the last time in the round; `log` numbers."""
 
     def on_engine_progress(self, done: int, total: int) -> None:
-        """Follow the local training, after each cohort.
+        """Follow the local training; called after each cohort.
 
         Args:
-            done: cohorts that have ended.
-            total: all cohorts of this training.
+            done: number of cohorts that have been trained.
+            total: number of all cohorts of this training.
         """
 
     def on_boundary(self, trainer: Any, module: Any) -> None:
-        """Write files: the round is over, evaluated and closed. As Lightning's own hooks, with trainer and module.
+        """Write files after a round has been evaluated and closed; called with trainer and module, as in Lightning.
 
         Args:
             trainer: the `DFLTrainer`.
@@ -170,7 +170,7 @@ class RoundCallback(RecordsArguments, Callback):
 
 
 def _stored(value: Any) -> Any:
-    """What a checkpoint holds in the place of a value: lists of links as tensors."""
+    """Convert a value into the form that a checkpoint holds: lists of links become tensors."""
     if isinstance(value, LinkMemory):
         return {_CODES: value.links.codes, _NODES: value.links.nodes, _VALUES: value.values}
     if isinstance(value, Links):
@@ -179,7 +179,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(value: Any) -> Any:
-    """The reverse of `_stored`."""
+    """Convert a value of a checkpoint back; the inverse of `_stored`."""
     if not isinstance(value, dict) or _CODES not in value:
         return value
     links = Links.coded(value[_CODES], value[_NODES])
@@ -187,25 +187,25 @@ def _restored(value: Any) -> Any:
 
 
 _CODES, _NODES, _VALUES = "links.codes", "links.nodes", "links.values"
-"""Keys of stored lists of links: the codes of their pairs, the number of nodes, a number for each."""
+"""Keys of stored lists of links: the codes of their pairs, the number of nodes, and a value for each link."""
 
 
 def refuse_wrong_hooks(callback: RoundCallback) -> None:
-    """A hook that takes other arguments than it is called with.
+    """Raise if a hook of the callback does not accept the arguments that it will be called with.
 
     Raises:
-        UserError: which, and what it takes.
+        UserError: names the hook and the arguments that it must accept.
     """
     for name, plain in vars(RoundCallback).items():
-        own = getattr(type(callback), name)
-        if not name.startswith(("on_", "start")) or own is plain:
+        hook = getattr(type(callback), name)
+        if not name.startswith(("on_", "start")) or hook is plain:
             continue
         wanted = list(inspect.signature(plain).parameters)
         try:
-            inspect.signature(own).bind(*wanted)
+            inspect.signature(hook).bind(*wanted)
         except TypeError:
             raise UserError(
-                f"{name_of(callback)}: {name}{inspect.signature(own)} has other arguments than the round calls it "
+                f"{name_of(callback)}: {name}{inspect.signature(hook)} has other arguments than the round calls it "
                 f"with; write def {name}({', '.join(wanted)})"
             ) from None
 
@@ -217,12 +217,13 @@ def call_round_hook(
 
     Args:
         trainer: the `DFLTrainer`, with its callbacks.
-        name: of the hook.
-        *args: what the hook takes; the round, for most.
-        only: which callbacks are called.
+        name: name of the hook.
+        *args: arguments of the hook; for most hooks, the round.
+        only: returns True for callbacks that are called.
 
     Raises:
-        UserError: a user's own one draws from a global generator; one writes what is not its to write, see `running`.
+        UserError: a user's callback draws from a global generator, or a callback writes what it may not write; see
+            `running`.
     """
     bank = trainer.lightning_module.bank
     round = args[0] if args and hasattr(args[0], "ledger") else None
@@ -240,14 +241,14 @@ def call_round_hook(
 
 
 def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextManager[None]:
-    """Around code of a user's: it must not draw from a global generator.
+    """Reject draws from global random generators by user code that runs inside.
 
-    Ours is not watched, to save its time; tests do it.
+    The library's own code is not checked here, to save time; the tests check it.
 
     Args:
-        number: of the round.
-        who: whose code.
-        where: its method.
+        number: the round, 0-based.
+        who: the policy, monitor or objective whose code runs.
+        where: name of the method that runs.
     """
     name = name_of(who)
     if name.startswith("dfl_lightning."):

@@ -1,4 +1,4 @@
-"""Checks of what policies write into a round: each returns None, or raises a `UserError` that names the policy."""
+"""Checks of the fields that policies write into a round; each raises a `UserError` that names the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.words import nth_round
 
 TOLERANCE = 1e-6
-"""How far from 1 a sum of weights may be."""
+"""Largest accepted difference of a sum of weights from 1."""
 
 
 def refuse(index: int, policy: object | None, what: str) -> NoReturn:
@@ -22,8 +22,8 @@ def refuse(index: int, policy: object | None, what: str) -> NoReturn:
 
     Args:
         index: the round, 0-based.
-        policy: the policy that is to blame; None: the run itself.
-        what: what it did.
+        policy: the policy that made the mistake; None: the run itself.
+        what: the mistake, as a verb phrase.
     """
     who = "the run" if policy is None else type(policy).__name__
     raise UserError(f"{nth_round(index)}: {who} {what}")
@@ -45,8 +45,8 @@ def check_links(index: int, links: object, nodes: int, policy: object | None, fi
 
     Args:
         index: the round, 0-based.
-        links: what was written.
-        nodes: n, clients and servers.
+        links: the value that was written.
+        nodes: n, the number of clients and servers.
         policy: the policy that wrote it; None: the run itself.
         field: the field's name.
     """
@@ -77,12 +77,12 @@ def check_reach(round: Round, links: Links, policy: object | None, did: str) -> 
 
     Args:
         round: the round, with its `available` links.
-        links: what was written.
-        policy: the policy that wrote it.
+        links: the links that were written.
+        policy: the policy that wrote them.
         did: the verb of the sentence, `proposed` or `selected`.
     """
     if links is round.available or (links is round.candidates and did == "selected"):
-        return  # these have been checked
+        return  # these links have been checked
     wrong = ~links.within(round.available)
     if not wrong.any():
         return
@@ -149,7 +149,7 @@ def check_weights(round: Round, policy: object | None, column_stochastic: bool) 
     Args:
         round: the round, with `voters` and `votes`.
         policy: the aggregation.
-        column_stochastic: the weights of each sender, its own included, sum to 1 instead (push-sum).
+        column_stochastic: check instead that the weights of each sender, its own included, sum to 1 (push-sum).
     """
     if not round.has("weights"):
         refuse(round.index, policy, "wrote no weights; write round.weights in on_weigh")
@@ -166,21 +166,21 @@ def check_weights(round: Round, policy: object | None, column_stochastic: bool) 
         what = first_wrong(idle, weights, voters)
         refuse(round.index, policy, f"assigned a weight to a row that was not selected: {what}")
     if column_stochastic:
-        given = torch.zeros(voters.rows, dtype=torch.float64).index_add_(0, voters.senders, weights.double())
-        gives = torch.zeros(voters.rows, dtype=torch.bool)
-        gives[voters.senders[weights != 0]] = True
-        off = ((given - 1).abs() >= TOLERANCE) & gives
+        sent = torch.zeros(voters.rows, dtype=torch.float64).index_add_(0, voters.senders, weights.double())
+        sends = torch.zeros(voters.rows, dtype=torch.bool)
+        sends[voters.senders[weights != 0]] = True
+        off = ((sent - 1).abs() >= TOLERANCE) & sends
         if off.any():
             sender = int(torch.nonzero(off)[0])
             refuse(
                 round.index,
                 policy,
-                f"wrote weights whose sum over the receivers of sender {sender} is {float(given[sender]):.6g}; "
-                "what a sender gives away must sum to 1",
+                f"wrote weights whose sum over the receivers of sender {sender} is {float(sent[sender]):.6g}; "
+                "the weights of each sender must sum to 1",
             )
         return
     sums = voters.sum(weights.double())
-    # A weight may be negative: a server's step above 1 gives its old model one.
+    # A weight may be negative: a server with a step size above 1 gives its old model a negative weight.
     off = ((sums - 1).abs() >= TOLERANCE) & voters.any(weights != 0)
     if off.any():
         refuse(round.index, policy, f"wrote weights that do not sum to 1: {first_wrong(off, sums)} as their sum")
@@ -222,7 +222,7 @@ def first_wrong(wrong: Tensor, values: Tensor, links: Links | None = None) -> st
     Args:
         wrong: bool [n] over receivers, or [E] over links.
         values: the values, of the same shape.
-        links: the links, where `values` has an entry for each; None: an entry for each receiver.
+        links: the links, if `values` has an entry for each link; None: an entry for each receiver.
 
     Examples:
         >>> two = Links.of(torch.tensor([0, 1]), torch.tensor([1, 0]), nodes=2)
@@ -239,7 +239,7 @@ def first_wrong(wrong: Tensor, values: Tensor, links: Links | None = None) -> st
 def all_finite(rows: Tensor) -> bool:
     """Return True if no entry is NaN or infinite.
 
-    The sum of all entries is not finite if an entry is not. It may also overflow: only then each row is summed in
-    float64, which makes a copy of it.
+    If an entry is not finite, neither is the sum of all entries. Since that sum may also overflow, each row is then
+    summed in float64, which copies the row.
     """
     return bool(rows.sum().isfinite()) or all(bool(row.sum(dtype=torch.float64).isfinite()) for row in rows)

@@ -1,4 +1,4 @@
-"""Senders that all send the same: what is made of all their messages together."""
+"""Clients that all send the same message, computed from all their models."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def send_alike(round: Round, who: Tensor, fn: Reduce) -> None:
-    """Make all rows of `sent` of some clients a function, column by column, of these rows as they are so far.
+    """Replace some clients' rows of `sent` by one common row: a column-wise function of these rows.
 
-    Only shared parameters do, as by `send_updates`. The function is computed once for each cohort with such a client,
-    from the rows in the order of their ids: the same bits whatever the number of processes.
+    Only shared parameters are replaced, as by `send_updates`. The function is computed once for each cohort that has
+    such a client, from the rows in the order of their ids, so that its bits do not depend on the number of processes.
 
     Args:
-        round: after its training.
+        round: the round, after its training.
         who: the clients, long [k], in ascending order; the same in all processes.
-        fn: [1, k, columns] -> [1, columns].
+        fn: function of all k rows, [1, k, columns] -> [1, columns].
     """
     bank = round.bank
     if not len(who):

@@ -1,4 +1,4 @@
-"""What is fixed for a run: data, topology, network and policies."""
+"""The federation: the data, topology, network and policies of a run, which are the same in all rounds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from dfl_lightning.utils.memory import machine_memory, size
 P = TypeVar("P")
 
 LINK_BYTES = 400
-"""What a link takes at the peak of a round in which a selection looks at it, as measured."""
+"""Measured peak memory per link of a round in which a selection looks at every link."""
 
 _INSTEAD = {
     "Selection": ", or --selection Gossip",
     "Aggregation": ", or --aggregation Uniform",
     "Objective": ", or --objective Plain",
 }
-"""What works with servers, by the family of what does not."""
+"""Remedies for a policy or objective that does not work with servers, by its family."""
 
 
 class Participant(Protocol):
@@ -50,11 +50,11 @@ class Participant(Protocol):
 
     @property
     def state_key(self) -> str:
-        """The key of its state in a checkpoint."""
+        """The key of the participant's state in a checkpoint."""
 
     @property
     def changes_messages(self) -> bool:
-        """Whether it changes what clients send."""
+        """True if it changes what clients send."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore its state."""
@@ -63,7 +63,7 @@ class Participant(Protocol):
         """Raise a `UserError` if it cannot work."""
 
     def listed_links(self, federation: Federation) -> int:
-        """Return how many links a round lists for it."""
+        """Return the number of links that a round lists for it."""
 
     def is_symmetric(self, federation: Federation) -> bool:
         """Return True if the mixing matrices of all rounds are symmetric."""
@@ -95,15 +95,16 @@ class LocalObjective(Protocol):
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How clients train, whatever the objective.
+    """The settings of local training that do not depend on the objective.
 
     Args:
-        duration: how long: `model.local_epochs` or `model.local_steps`.
-        batch_size: samples of a batch.
-        optimizer: the user's, for one client.
-        scheduled: options of the optimizer, beside `lr`, that change from round to round.
-        clipped: whether gradients are clipped.
-        memory: where the bank keeps the states of the clients' optimizers; None: they begin anew in every round.
+        duration: length of a client's training in a round: `model.local_epochs` or `model.local_steps`.
+        batch_size: number of samples in a batch.
+        optimizer: the user's optimizer of one client.
+        scheduled: options of the optimizer, in addition to `lr`, that change from round to round.
+        clipped: True if gradients are clipped.
+        memory: row sets of the bank that keep the states of the clients' optimizers; None: optimizers begin anew in
+            every round.
     """
 
     duration: Duration
@@ -116,28 +117,28 @@ class LocalTraining:
 
 @dataclass
 class Federation:
-    """What is fixed for a run; policies and objectives get it in `start`, and find it in every round.
+    """The data, topology, network and policies of a run. Policies and objectives get it in `start` and in every round.
 
     Args:
         data: the clients' resident data.
         topology: the links; its nodes are the m clients and, after them, servers.
         network: the plain network; its own parameters belong to no client.
         layout: columns of a model's row.
-        clusters: long [m], known from the data or the topology; None where they are not.
+        clusters: long [m], known from the data or the topology; None: unknown.
         seed: the run's seed; draws are named, see `Round.stream`.
-        init: how models start, `model.init`: `common`, `independent`, or a file.
-        planned_rounds: rounds of the run; None where only a signal or early stopping ends it. For refusals and remarks;
-            what decides a number of the run reads `num_rounds`.
+        init: initial models, `model.init`: `common`, `independent`, or a file.
+        planned_rounds: number of rounds; None: only a signal or early stopping ends the run. It serves messages only;
+            code that computes with the number must read `num_rounds`.
         objective: the local training rule.
-        local: how clients train, whatever the objective.
-        policies: those that take part, in their order.
+        local: the settings of local training that do not depend on the objective.
+        policies: the policies that take part, in the order of their calls.
         remarks: sentences for the banner.
-        task: what the network's outputs mean, and which number decides between models.
+        task: the meaning of the network's outputs, and the score that models are judged with.
 
     Attributes:
-        bank: the clients' models; there from the first round on, not yet in `start`.
-        engine: what trains and scores them; likewise.
-        horizon: by whom the number of rounds was read, and what it must have been: see `Horizon`.
+        bank: the clients' models; available from the first round on, not yet in `start`.
+        engine: the engine that trains and evaluates them; available from the first round on.
+        horizon: the policies and objectives that have read the number of rounds; see `Horizon`.
     """
 
     data: ClientData
@@ -158,84 +159,85 @@ class Federation:
     horizon: Horizon = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Begin with a number of rounds that was not read yet."""
+        """Create the record of reads of the number of rounds."""
         self.horizon = Horizon(self.planned_rounds)
 
     @property
     def num_rounds(self) -> int | None:
-        """Rounds of the run, noticed: a policy or objective that reads it makes another number another run.
+        """The number of rounds. If a policy or objective reads it, the run cannot be resumed with another number.
 
         Raises:
-            UserError: the run was begun with another number, see `Horizon`.
+            UserError: the run was begun with another number; see `Horizon`.
         """
         self.horizon.notice(calling((*self.policies, self.objective)))
         return self.planned_rounds
 
     @property
     def num_clients(self) -> int:
-        """Clients, m."""
+        """The number of clients, m."""
         return self.data.num_clients
 
     @property
     def num_nodes(self) -> int:
-        """Clients and servers, n."""
+        """The number of clients and servers, n."""
         return self.topology.num_nodes
 
     @property
     def num_servers(self) -> int:
-        """Servers in the topology, c."""
+        """The number of servers in the topology, c."""
         return self.topology.num_servers
 
     @property
     def servers_have_models(self) -> bool:
-        """Whether there are servers, from whose models clients start."""
+        """True if there are servers with models that clients start a round from."""
         return self.num_servers > 0 and not self.objective.keeps_models
 
     @property
     def has_global_model(self) -> bool:
-        """Whether one server has the model of all clients, and there are test data of all to evaluate it on."""
+        """True if a single server has a complete model, and there is a global test set to evaluate it on."""
         one = self.num_servers == 1 and self.servers_have_models and not self.layout.has_personal_parameters
         return one and self.data.global_test is not None
 
     @property
     def common_start(self) -> bool:
-        """Whether all clients begin the run with the same model, which all clients then know."""
+        """True if all clients begin the run with the same model, which is then known to all."""
         return self.init != "independent"
 
     def policy(self, family: type[P]) -> P | None:
-        """The policy of a family that takes part, or None."""
+        """Return the run's policy of this family; None if it has none."""
         return next((policy for policy in self.policies if isinstance(policy, family)), None)
 
     def require(self, family: type[P]) -> P:
-        """The policy of a family that every run has: its `Selection` and its `Aggregation`."""
+        """Return the run's policy of a family that every run has: `Selection` or `Aggregation`."""
         return next(policy for policy in self.policies if isinstance(policy, family))
 
     def require_validation(self, who: str) -> None:
-        """Refuse clients without validation data.
+        """Raise if a client has no validation data.
 
         Args:
-            who: measures models on it: a family and a name.
+            who: the policy or objective that needs the data: a family and a name.
 
         Raises:
-            UserError: a client has none.
+            UserError: names a client without validation data, and the remedy.
         """
         without = torch.nonzero(self.data.sizes("val") == 0).squeeze(1).tolist()
         if without:
             raise UserError(
-                f"{who} evaluates models on validation data, of which client {without[0]} has none; set "
+                f"{who} evaluates models on validation data, and client {without[0]} has none; set "
                 "data.val_fraction, for example --data.val_fraction 0.2"
             )
 
     def remark(self, sentence: str) -> None:
-        """Something that a user should know before the first round, said in the banner, once."""
+        """Add a sentence that the banner shows before the first round; each sentence is shown once."""
         if sentence not in self.remarks:
             self.remarks.append(sentence)
 
     def start(self) -> None:
-        """Let every policy and the objective refuse what cannot work.
+        """Let every policy and the objective check that they can work in this run.
 
         Raises:
-            UserError: by one of them, or because one needs neighbours and there are servers.
+            UserError: one of them cannot work, for example because it needs neighbours and there are servers, or the
+                list of links would need more memory than the machine has.
         """
         for policy in self.policies:
             self._refuse_servers(policy)
@@ -267,19 +269,19 @@ class Federation:
 
     @property
     def reported_rows(self) -> str:
-        """The row set that clients are judged by: `models`, or one that a policy or the objective names."""
+        """The row set with which clients are evaluated: `models`, or one that a policy or the objective names."""
         named = [policy.reports for policy in self.policies] + [self.objective.reports]
         return next((name for name in named if name), "models")
 
     def phases(self, round: int) -> tuple[Phase, ...]:
-        """The local work of a round, 0-based."""
+        """Return the phases of local training in a round, 0-based."""
         return self.objective.phases(self.layout, self.local.duration, round)
 
     def row_sets(self, objectives: Iterable[LocalRule]) -> dict[str, str]:
-        """The declared row sets, by name, and their initial values.
+        """Collect the declared row sets, with their initial values by name.
 
         Args:
-            objectives: those of the phases.
+            objectives: the objectives of the phases.
         """
         wanted: dict[str, str] = {}
         for policy in self.policies:
@@ -289,20 +291,22 @@ class Federation:
         return wanted | ({} if self.local.memory is None else self.local.memory.row_sets)
 
     def numbers(self, objectives: Iterable[LocalRule]) -> dict[str, float]:
-        """The clients' numbers, by name, and their initial values.
+        """Collect the declared numbers of clients, with their initial values by name.
 
         Args:
-            objectives: those of the phases.
+            objectives: the objectives of the phases.
         """
-        found = {name: value for objective in objectives for name, value in objective.numbers.items()}
-        return found | ({} if self.local.memory is None else self.local.memory.numbers)
+        declared = {name: value for objective in objectives for name, value in objective.numbers.items()}
+        return declared | ({} if self.local.memory is None else self.local.memory.numbers)
 
     def server_of(self, clients: Tensor) -> Tensor:
-        """The node whose model each of the clients starts a round from, long: the first server, or itself."""
+        """Return the node whose model each of the clients starts a round from, long: the first server, or itself."""
         return torch.full_like(clients, self.num_clients) if self.servers_have_models else clients
 
     def start_of_training(self, active: Tensor) -> References:
-        """Where active clients start their training: their own model, or the server's with their personal part.
+        """Refer to the models that active clients start their training from.
+
+        A client starts from its own model, or from the server's model with its own personal parameters.
 
         Args:
             active: bool [n] or [m].
@@ -312,11 +316,7 @@ class Federation:
 
 
 def listed_links(federation: Federation) -> int:
-    """Return how many links a round writes down: all of its graph, or of a complete one those that policies ask for.
-
-    Args:
-        federation: of the run.
-    """
+    """Return the number of links that a round lists: all links, or in a complete graph those that policies ask for."""
     links = federation.topology.linked(0)
     if not isinstance(links, AllPairs):
         return len(links)
@@ -324,19 +324,19 @@ def listed_links(federation: Federation) -> int:
 
 
 def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
-    """The clusters known from the data or from the topology's nodes; if both are known, they must group clients alike.
+    """Return the clusters that the data or the topology's nodes define; if both do, they must group clients alike.
 
     Args:
-        from_data: cluster of each client, long [m]; None: not known.
-        topology: its nodes may have clusters.
+        from_data: cluster of each client, long [m]; None: unknown.
+        topology: the topology; its nodes may have clusters.
 
     Raises:
         UserError: the two disagree about a pair of clients.
     """
-    other = topology.clusters
-    if from_data is None or other is None:
-        return other if from_data is None else from_data
-    pair = differing_pair(from_data, other)
+    from_topology = topology.clusters
+    if from_data is None or from_topology is None:
+        return from_topology if from_data is None else from_data
+    pair = differing_pair(from_data, from_topology)
     if pair is not None:
         i, j = pair
         raise UserError(

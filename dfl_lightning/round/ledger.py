@@ -1,4 +1,4 @@
-"""What a round costs: which messages its policies made clients receive."""
+"""The costs of a round: the messages that clients received because of its policies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from dfl_lightning.links import Links
 
 BYTES = 4
-"""Of a number in a message: messages are counted in float32, whatever the simulation computes in."""
+"""Bytes of a number in a message: messages are counted in float32, whatever the simulation's precision is."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What went over the links of a round, an entry a link that was used.
+    """The messages over each used link of a round.
 
     Attributes:
-        links: those that were used.
-        models: whole models, long [E].
-        parts: parts of models, and other messages, long [E].
-        bytes: of all of them, long [E].
+        links: the links over which something was received.
+        models: number of whole models, long [E].
+        parts: number of parts of models and of other messages, long [E].
+        bytes: bytes of all of them, long [E].
     """
 
     links: Links
@@ -33,21 +33,20 @@ class Messages:
 
 
 class Ledger:
-    """What a round's policies made clients receive; what is still at hand is not received again.
+    """The messages that clients receive in a round. A model that a receiver still holds is not received again.
 
     Args:
-        nodes: n.
+        nodes: n, the number of clients and servers.
 
     Attributes:
         models: links over which a receiver fetched the shared parameters of a node, to look at them or to mix them.
-        parts: what else was received, by what it is and how many numbers it has: the links over which it was (a layer
-            of the model, an update beside it).
-        messages: what was received that is neither, by what it is: the links over which it was, and bytes, long [E].
-        sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
-            none.
-        mixed_again: how many messages brought a model that was mixed once more, in another mixing step.
-        held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
-        counts: whether what is fetched is counted; not while a monitor looks at the round.
+        parts: links by name and number of numbers of a part: a part of a model, such as a layer, or an update that was
+            fetched in addition to the model.
+        messages: links, and bytes of each, long [E], by name of a message that is neither a model nor a part of one.
+        sizes: long [n], the bytes of each sender's model as an Outgoing policy set them, -1: not set; None: no size is.
+        mixed_again: number of models that were received once more because they were mixed in another mixing step.
+        held: long [n], the largest number of other nodes' models that each node held at once; sums are not counted.
+        counts: True if what is fetched is counted; False while a monitor looks at the round.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -59,60 +58,61 @@ class Ledger:
         self.held = torch.zeros(nodes, dtype=torch.long)
         self.counts = True
         nothing = torch.zeros(0, dtype=torch.bool)
-        # beside `models`: whether it was mixed, is at hand now, is a part of a sum that can be mixed without fetching
-        # it again; and how often it was fetched once more, after the receiver had forgotten it
+        # One entry for each link of `models`. True if the receiver has mixed the model, holds it now, or holds a sum
+        # that includes it and can be mixed without fetching the model again.
         self._mixed = self._kept = self._summed = nothing
+        # How often the receiver fetched the model once more, after it had discarded it.
         self._again = nothing.long()
 
     @property
     def nodes(self) -> int:
-        """Clients and servers, n."""
+        """The number of clients and servers, n."""
         return self.models.nodes
 
     @property
     def mixed(self) -> Links:
-        """Of `models`, the links whose models were mixed."""
+        """The links of `models` whose receiver mixed the model."""
         return self.models.keep(self._mixed)
 
     @property
     def kept(self) -> Links:
-        """Of `models`, the links whose models the receivers have at hand now."""
+        """The links of `models` whose receiver holds the model now."""
         return self.models.keep(self._kept)
 
     @property
     def again(self) -> Tensor:
-        """How often each of `models` was fetched once more, long [E]."""
+        """The number of times that each of `models` was fetched once more, long [E]."""
         return self._again
 
     @property
     def repeated(self) -> int:
-        """How many models were fetched once more, after the receiver had forgotten them."""
+        """The number of models that were fetched once more, after the receiver had discarded them."""
         return int(self._again.sum())
 
     @property
     def proxies(self) -> Links:
-        """Links over which something else than a model was received."""
-        found = Links.empty(self.nodes)
+        """The links over which a part of a model, or an update, was received."""
+        all_parts = Links.empty(self.nodes)
         for links in self.parts.values():
-            found = found.union(links)
-        return found
+            all_parts = all_parts.union(links)
+        return all_parts
 
     @property
     def num_messages(self) -> int:
-        """How many messages were received that are neither models nor parts of them."""
+        """The number of messages received that are neither models nor parts of models."""
         return sum(len(links) for links, _ in self.messages.values())
 
     @property
     def used(self) -> Links:
-        """Links over which anything was received."""
-        found = self.models.union(self.proxies)
+        """The links over which anything was received."""
+        used = self.models.union(self.proxies)
         for links, _ in self.messages.values():
-            found = found.union(links)
-        return found
+            used = used.union(links)
+        return used
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Count, throw away and resize nothing inside."""
+        """Ignore all calls inside that would count messages, discard models or set sizes."""
         before, self.counts = self.counts, False
         try:
             yield
@@ -120,66 +120,70 @@ class Ledger:
             self.counts = before
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
-        """Let receivers fetch the senders' models; one's own costs nothing, nor what is at hand.
+        """Let receivers fetch the senders' models; a node's own model and models that it still holds cost nothing.
 
         Args:
             receivers: long [e].
             senders: long [e].
-            mixed: whether the receivers mix these models.
+            mixed: True if the receivers mix these models.
         """
         foreign = receivers != senders
         self.fetch_over(Links.of(receivers[foreign], senders[foreign], self.nodes), mixed)
 
     def fetch_over(self, links: Links, mixed: bool = False) -> None:
-        """Fetch models over these links, none of which leads from a node to itself; what is at hand costs nothing.
+        """Fetch models over these links; models that a receiver still holds cost nothing.
 
         Args:
-            links: between nodes.
-            mixed: whether the receivers mix these models.
+            links: links between different nodes.
+            mixed: True if the receivers mix these models.
         """
         if not len(links) or not self.counts:
             return
         former = links.within(self.models)
         at = self._listed(links)
-        known = self._kept[at]
+        available = self._kept[at]
         if mixed:
-            known = known | self._summed[at]
-            self.mixed_again += int((self._mixed[at] & ~known).sum())
+            available = available | self._summed[at]
+            self.mixed_again += int((self._mixed[at] & ~available).sum())
             self._mixed[at] = True
-        self._again[at[former & ~known]] += 1
-        if not bool(known.all()):
-            self._kept[at[~known]] = True
+        self._again[at[former & ~available]] += 1
+        if not bool(available.all()):
+            self._kept[at[~available]] = True
             self.held = torch.maximum(self.held, self.kept.count)
 
     def sum_up(self, receivers: Tensor, links: Links) -> None:
-        """Give receivers a sum of models at hand, of those that these links lead to.
+        """Note that each receiver keeps a sum of the models that it fetched over these links.
+
+        A model in the sum can be mixed later without being fetched again.
 
         Args:
-            receivers: long [r], whose former sums are forgotten.
-            links: of these receivers, which have fetched the models.
+            receivers: long [r]; their former sums are discarded.
+            links: links of these receivers over which they have fetched models.
         """
         if not self.counts:
             return
-        gone = torch.zeros(self.nodes, dtype=torch.bool)
-        gone[receivers] = True
-        self._summed = self._summed & ~gone[self.models.receivers]
+        is_receiver = torch.zeros(self.nodes, dtype=torch.bool)
+        is_receiver[receivers] = True
+        self._summed = self._summed & ~is_receiver[self.models.receivers]
         self._summed[self.models.find(links)] = True
 
     def forget(self, receivers: Tensor) -> None:
-        """Let the receivers, long [r], throw away the models that they have at hand."""
+        """Let the receivers, long [r], discard the models that they hold."""
         if not self.counts:
             return
-        gone = torch.zeros(self.nodes, dtype=torch.bool)
-        gone[receivers] = True
-        self._kept = self._kept & ~gone[self.models.receivers]
+        is_receiver = torch.zeros(self.nodes, dtype=torch.bool)
+        is_receiver[receivers] = True
+        self._kept = self._kept & ~is_receiver[self.models.receivers]
 
     def fetch_part(self, what: str, numbers: int, links: Links) -> None:
-        """Let receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
+        """Let receivers fetch a part of the senders' models, or an update.
+
+        A part of the same name and size is received at most once in a round; a node's own part costs nothing.
 
         Args:
-            what: the name of the part; parts of different names are different messages.
-            numbers: how many numbers it has.
-            links: over which it comes.
+            what: name of the part; parts of different names are different messages.
+            numbers: number of numbers that the part has.
+            links: links over which it is received.
         """
         if not self.counts:
             return
@@ -188,12 +192,14 @@ class Ledger:
         self.parts[what, numbers] = links if former is None else former.union(links)
 
     def fetch_message(self, what: str, links: Links, size: Tensor | int) -> None:
-        """Let receivers fetch what is neither a model nor a part of one; the same once, one's own for nothing.
+        """Let receivers fetch a message that is neither a model nor a part of one.
+
+        A message of the same name is received at most once in a round; a node's own message costs nothing.
 
         Args:
-            what: the name of the message.
-            links: over which it comes.
-            size: bytes, of all of them or long [len(links)].
+            what: name of the message.
+            links: links over which it is received.
+            size: bytes, one number for all links or long [len(links)].
         """
         if not self.counts:
             return
@@ -201,18 +207,18 @@ class Ledger:
         foreign = links.receivers != links.senders
         links, sizes = links.keep(foreign), sizes[foreign]
         if what in self.messages:
-            former, known = self.messages[what]
+            former, former_sizes = self.messages[what]
             both = former.union(links)
-            sizes = torch.maximum(former.spread(known, both, 0), links.spread(sizes, both, 0))
+            sizes = torch.maximum(former.spread(former_sizes, both, 0), links.spread(sizes, both, 0))
             links = both
         self.messages[what] = links, sizes
 
     def resize(self, senders: Tensor, size: int) -> None:
-        """Give a model of these senders another size from now on.
+        """Set the size of the models of some senders for the rest of the round.
 
         Args:
-            senders: whose models, long [k].
-            size: bytes of each.
+            senders: long [k].
+            size: bytes of each model.
         """
         if not self.counts:
             return
@@ -224,13 +230,13 @@ class Ledger:
         """Count the bytes of a model of each sender, long [n].
 
         Args:
-            numbers: how many a whole model has.
+            numbers: number of shared parameters of a whole model.
         """
         whole = torch.full((self.nodes,), BYTES * numbers)
         return whole if self.sizes is None else torch.where(self.sizes < 0, whole, self.sizes)
 
     def total_bytes(self, numbers: int) -> int:
-        """Count the bytes of everything that was received; `numbers` as for `model_bytes`."""
+        """Count the bytes of all messages that were received; see `model_bytes` for `numbers`."""
         parts = sum(size * len(links) for (_, size), links in self.parts.items())
         messages = sum(int(sizes.sum()) for _, sizes in self.messages.values())
         each = self.model_bytes(numbers)[self.models.senders]
@@ -240,8 +246,8 @@ class Ledger:
         """Return the columns of `metrics.csv` that count messages, as means over clients.
 
         Args:
-            clients: m.
-            numbers: how many a whole model has.
+            clients: m, the number of clients.
+            numbers: number of shared parameters of a whole model.
         """
         models = len(self.models) + self.repeated
         probes = models - len(self.mixed) - self.mixed_again if clients == self.nodes else 0
@@ -254,10 +260,10 @@ class Ledger:
         return {**costs, "messages_received": self.num_messages / clients} if self.messages else costs
 
     def by_link(self, numbers: int) -> Messages:
-        """Return what went over each link that was used.
+        """Count the messages over each link that was used.
 
         Args:
-            numbers: how many a whole model has.
+            numbers: number of shared parameters of a whole model.
         """
         used = self.used
         models = self.models.spread(1 + self._again, used, 0)
@@ -270,7 +276,7 @@ class Ledger:
         return Messages(used, models, parts, sent)
 
     def _listed(self, links: Links) -> Tensor:
-        """Where the links are in `models`, into which those that are new have been put, long [e]."""
+        """Add the links to `models` and return their indices there, long [e]."""
         at = self.models.find(links)
         if bool((at >= 0).all()):
             return at

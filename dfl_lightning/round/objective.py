@@ -1,4 +1,4 @@
-"""What an objective is: a local training rule, and what it adds to a round."""
+"""The base class of objectives: a local training rule with hooks in a round."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 
 
 class Objective(RecordsArguments, LocalRule):
-    """A local training rule, chosen like a policy; see `LocalRule` for `stackable`, `row_sets` and the others.
+    """A local training rule, chosen like a policy; see `LocalRule` for `stackable`, `row_sets` and other attributes.
 
     Attributes:
-        reports: the row set that clients are evaluated and exported by, where it is not `models`.
-        logs: names that it may give to `round.log`, by which a study knows them before training.
-        supports_servers: whether it works where servers receive and mix.
-        kept: how many entries of each parameter a client exchanges; empty: all of them.
-        keeps_models: whether clients keep their own models under a server too, which learns something else from them.
-        method_name: what reports call a method with it; empty where it makes none of its own.
+        reports: the row set with which clients are evaluated and exported; None: `models`.
+        logs: names that it may pass to `round.log`, so that a study knows them before training.
+        supports_servers: True if it works in a topology with servers, which receive and mix.
+        kept: number of entries of each parameter that a client exchanges; empty: all of them.
+        keeps_models: True if clients keep their own models even under a server, which learns something else from them.
+        method_name: the name that reports give to methods with this objective; empty if it defines no method.
     """
 
     reports: str | None = None
@@ -35,25 +35,25 @@ class Objective(RecordsArguments, LocalRule):
         return (Phase(self, duration, layout.all),)
 
     def start(self, federation: Federation) -> None:
-        """Refuse what cannot work, before training, with a `UserError`."""
+        """Raise a `UserError` before training if the objective cannot work in this run."""
 
     def on_start(self, round: Round) -> None:
         """Write the first rows of the objective's own sets, before the first round of a run."""
 
     def before_mixing(self, round: Round) -> None:
-        """Write the objective's own row sets, with `round.weights` known and the models not yet mixed."""
+        """Write the objective's own row sets when `round.weights` are known and the models are not yet mixed."""
 
     def after_mixing(self, round: Round) -> None:
-        """Write the objective's own row sets, with the models mixed.
+        """Write the objective's own row sets after the models have been mixed.
 
-        The row set `mixed` are the new models, `models` the former ones. In a round in which all clients have dropped
-        out nothing is mixed, and both are alike.
+        The row set `mixed` holds the new models, `models` the former ones. In a round in which all clients have dropped
+        out, nothing is mixed and both are equal.
         """
 
     def adaptation(self, layout: Layout) -> tuple[Phase, ...]:
-        """Return what becomes of each evaluated model before an evaluation, for the evaluation only, on training data.
+        """Return phases that train a copy of each model on the client's training data before it is evaluated.
 
-        Fine-tuning (`model.finetune_epochs`) comes after it. Default: nothing.
+        Fine-tuning (`model.finetune_epochs`) comes after them. Default: no phases.
 
         Args:
             layout: the network's columns, shared and personal.

@@ -1,4 +1,4 @@
-"""Around a hook of a round: policies write what is theirs, monitors nothing."""
+"""Guards around the hooks of a round: a policy writes only its own row sets, and a monitor changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dfl_lightning.utils.randomness.global_generators import name_of
 
 
 class _Watched(Protocol):
-    """A round, as what a monitor leaves alone: a dataclass with a ledger and data."""
+    """The attributes of a round that are compared before and after a monitor's hook."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     ledger: Ledger
@@ -28,24 +28,24 @@ class _Watched(Protocol):
 
 
 UNWATCHED = ("federation", "metrics", "ledger")
-"""Fields of a round that a monitor may change (`log`), or that have means of their own."""
+"""Fields of a round that a monitor may change (by `log`), or that are protected in other ways."""
 
 
 @contextmanager
 def running(bank: Bank, who: object, hook: str, watches: bool = False, round: _Watched | None = None) -> Iterator[None]:
-    """Inside, a hook runs: the bank knows whose it is, and refuses what the hook may not write.
+    """Record the hook that runs inside, so that the bank can refuse writes that the hook may not make.
 
-    For a monitor the ledger counts nothing, and what the round and the bank hold is afterwards what it was before.
+    While a monitor's hook runs, the ledger counts nothing; afterwards the round and the bank must be unchanged.
 
     Args:
         bank: the clients' models.
         who: the policy, monitor or objective.
-        hook: its method.
-        watches: whether it is a monitor.
-        round: that the hook gets, or None.
+        hook: name of its method.
+        watches: True for a monitor.
+        round: the round that the hook gets; None: it gets no round.
 
     Raises:
-        UserError: it wrote into rows of before the round, or a monitor has changed something.
+        UserError: the hook wrote into the rows of the last boundary, or it is a monitor's and has changed something.
     """
     former, bank.hook = bank.hook, RunningHook(bank.boundary.round, name_of(who), hook, watches)
     written_before = bank.written_in_place()
@@ -69,13 +69,13 @@ def running(bank: Bank, who: object, hook: str, watches: bool = False, round: _W
 
 
 class Unchanged:
-    """What a round and the bank hold when a monitor begins, to be compared with what they hold when it ends.
+    """A snapshot of a round and the bank at the start of a monitor's hook, to be compared with their state at its end.
 
-    No numbers are read: torch counts the writes into each tensor (but for those through `.data` and `.numpy()`).
+    No numbers are read: torch counts the writes into each tensor (except those through `.data` and `.numpy()`).
 
     Args:
         bank: the clients' models.
-        round: or None.
+        round: the round that the hook gets; None: it gets no round.
     """
 
     def __init__(self, bank: Bank, round: _Watched | None) -> None:
@@ -83,23 +83,23 @@ class Unchanged:
         self._before = self._now()
 
     def changed(self) -> str | None:
-        """The first thing that is another one than before, in words; None: nothing is."""
+        """Describe the first field or row set that has changed since the snapshot; None: nothing has."""
         now = self._now()
         return next((name for name in now if name not in self._before or now[name] != self._before[name]), None)
 
     def _now(self) -> dict[str, object]:
-        found = {f"the row set '{name}'": _seen(rows) for name, rows in self._bank.sets_of_the_round().items()}
+        state = {f"the row set '{name}'": _comparable(rows) for name, rows in self._bank.sets_of_the_round().items()}
         if self._round is None:
-            return found
-        held = vars(self._round)
-        names = [one.name for one in fields(self._round) if one.name in held and one.name not in UNWATCHED]
-        found |= {f"round.{name}": _seen(held[name]) for name in names}
+            return state
+        values = vars(self._round)
+        names = [one.name for one in fields(self._round) if one.name in values and one.name not in UNWATCHED]
+        state |= {f"round.{name}": _comparable(values[name]) for name in names}
         data = self._round.data
-        return found | {f"round.data.{name}": _seen(getattr(data, name)) for name in ("images", "labels")}
+        return state | {f"round.data.{name}": _comparable(getattr(data, name)) for name in ("images", "labels")}
 
 
 class _Same:
-    """An object, to be compared by identity."""
+    """An object that is compared by identity."""
 
     def __init__(self, thing: object) -> None:
         self.thing = thing
@@ -109,11 +109,11 @@ class _Same:
 
 
 class _SameLinks(_Same):
-    """A list of links: what it once worked out is the same later; it may have worked out more."""
+    """A list of links. It counts as unchanged if it has cached further results in the meantime."""
 
     def __init__(self, links: Links) -> None:
         super().__init__(links)
-        self.parts = {name: _seen(part) for name, part in vars(links).items()}
+        self.parts = {name: _comparable(part) for name, part in vars(links).items()}
 
     def __eq__(self, before: object) -> bool:
         return (
@@ -123,18 +123,18 @@ class _SameLinks(_Same):
         )
 
 
-def _seen(value: Any) -> object:
-    """A field of a round, to be compared with the same field later."""
+def _comparable(value: Any) -> object:
+    """Convert a field of a round into an object that can be compared with the same field later."""
     if isinstance(value, Tensor):
         return [_Same(value), 0 if value.is_inference() else value._version]  # `inference_mode` counts no writes
     if isinstance(value, Links):
         return _SameLinks(value)
     if isinstance(value, LinkMemory):
-        return [_seen(value.links), _seen(value.values)]
+        return [_comparable(value.links), _comparable(value.values)]
     if isinstance(value, Mapping):
-        return {key: _seen(inner) for key, inner in value.items()}
+        return {key: _comparable(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_seen(inner) for inner in value]
+        return [_comparable(inner) for inner in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _seen(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: _comparable(getattr(value, one.name)) for one in fields(value)}
     return value if isinstance(value, int | float | str | None) else _Same(value)

@@ -1,4 +1,4 @@
-"""Fields of a round that a hook writes: whoever reads one too early is told who writes it."""
+"""Fields of a round that have no value until a hook writes them; an early read raises an error that names the hook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dfl_lightning.utils.words import nth_round
 
 
 class _OfRound(Protocol):
-    """A round, as a field knows it."""
+    """The attributes of a round that a field uses."""
 
     index: int
 
@@ -22,14 +22,14 @@ class _OfRound(Protocol):
 T = TypeVar("T")
 
 NOT_WRITTEN: Any = object()
-"""What a field of a new round is."""
+"""The value of a field in a new round."""
 
 
 class Written(Generic[T]):
-    """A field that has no value until a hook writes it; `round.has(name)` says whether it has one.
+    """A field that has no value until a hook writes it; `round.has(name)` tells whether it has one.
 
     Args:
-        by: who writes it: a hook's name, or a step of the round.
+        by: the writer of the field: a hook's name, or a step of the round.
     """
 
     def __init__(self, by: str) -> None:
@@ -58,7 +58,7 @@ class Written(Generic[T]):
 
     def _too_early(self, round: _OfRound) -> UserError:
         hook = round.bank.hook
-        remedy = f"{self.by} writes it, and has not in this round; round.has('{self.name}') says whether it is there"
+        remedy = f"it is written by {self.by}, which has not happened yet; test round.has('{self.name}') first"
         if hook is None:
             return UserError(f"{nth_round(round.index)}: round.{self.name} is read, but {remedy}")
         return hook.refusal(f"reads round.{self.name}", remedy)

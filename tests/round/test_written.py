@@ -46,8 +46,8 @@ class Reads(callbacks.Monitor):
 )
 def test_reading_a_field_early_names_the_hook_that_writes_it(start, field, writer):
     sentence = (
-        rf"^round 1: tests\.round\.test_written\.Reads reads round\.{field} in on_propose; {writer} writes it, and has "
-        rf"not in this round; round\.has\('{field}'\) says whether it is there$"
+        rf"^round 1: tests\.round\.test_written\.Reads reads round\.{field} in on_propose; it is written by "
+        rf"{writer}, which has not happened yet; test round\.has\('{field}'\) first$"
     )
     with pytest.raises(UserError, match=sentence):
         start(Reads(field)).go(1)

@@ -1,4 +1,4 @@
-"""A fit of a module, to be recognised by later fits."""
+"""A fit of a module, which later fits compare themselves with."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from weakref import ref
 
 
 class Fit:
-    """A fit of a module, by which a later one is recognised as its continuation.
+    """The objects that take part in a fit. A later fit with the same objects continues it.
 
     Args:
-        trainer: the trainer that runs it.
+        trainer: the trainer that runs the fit.
         datamodule: the clients' data.
         parts: policies, monitors, other callbacks that rounds change, and the objective.
     """
@@ -19,11 +19,7 @@ class Fit:
         self._objects: list[ref[object]] = [ref(each) for each in (trainer, datamodule, *parts)]
 
     def continues(self, last: Fit | None) -> bool:
-        """Return True if this fit has the trainer, the data and the parts of an earlier one.
-
-        Args:
-            last: the module's last fit; None: it had none.
-        """
+        """Return True if this fit has the same trainer, data and parts as the last one; None: there was no fit."""
         if last is None or len(last._objects) != len(self._objects):
             return False
         return all(mine() is its() for mine, its in zip(self._objects, last._objects, strict=True))

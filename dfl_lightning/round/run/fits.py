@@ -1,4 +1,4 @@
-"""Several fits in one process: the same trainer's continue each other, and all others begin with what is as new."""
+"""Several fits in one process: a fit with the same objects continues the last one; any other begins anew."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _PLAIN = (type(None), bool, int, float, str, list, dict, set, tuple, torch.Tenso
 """Types of attributes that a fit may change in place, and that can be copied."""
 
 _NAME = "_attributes_of_fits"
-"""Where an object keeps its `Attributes`; in the object itself, because their values may refer to it."""
+"""The attribute in which an object keeps its `Attributes`; in the object itself, as their values may refer to it."""
 
 
 @dataclass
 class Attributes:
-    """The attributes of an object, by name.
+    """The attributes of an object by name, before and after fits.
 
     Attributes:
-        before: its first fit.
-        after: its last one.
+        before: copies of the attributes before its first fit.
+        after: the attributes after its last fit.
     """
 
     before: dict[str, Any]
@@ -37,16 +37,16 @@ class Attributes:
 
 
 def begin_fit(trainer: RunTrainer, module: RunModule, datamodule: object, parts: Sequence[object]) -> list[str]:
-    """Continue the module's last fit, or make the parts of this one as they were before they took part in any.
+    """Continue the module's last fit, or reset the module and the parts to their state before any fit.
 
     Args:
-        trainer: that is about to fit.
-        module: to be fitted.
+        trainer: the trainer that is about to fit.
+        module: the module that will be fitted.
         datamodule: the clients' data.
-        parts: what rounds change: policies, monitors and some callbacks of the trainer, and the objective.
+        parts: the objects that rounds change: policies, monitors and some callbacks of the trainer, and the objective.
 
     Returns:
-        A sentence for the banner where a fit without a checkpoint is not the module's first one.
+        A sentence for the banner if the fit has no checkpoint and is not the module's first one; otherwise empty.
     """
     fit = Fit(trainer, datamodule, parts)
     rounds = module.bank.boundary.round if module.is_set_up else 0
@@ -78,10 +78,10 @@ def begin_anew(parts: Iterable[object]) -> None:
     """
     for part in parts:
         now = vars(part)
-        known: Attributes = now.pop(_NAME, None) or Attributes({})
-        for name in [name for name in now if name in known.after and now[name] is known.after[name]]:
-            if name in known.before:
-                now[name] = _copied(known.before[name])
+        kept: Attributes = now.pop(_NAME, None) or Attributes({})
+        for name in [name for name in now if name in kept.after and now[name] is kept.after[name]]:
+            if name in kept.before:
+                now[name] = _copied(kept.before[name])
             else:
                 del now[name]
         now[_NAME] = Attributes({name: _copied(value) for name, value in now.items()})
@@ -95,7 +95,7 @@ def end_fit(parts: Iterable[object]) -> None:
     """
     for part in parts:
         now = vars(part)
-        if _NAME in now:  # else a fit was refused before it began
+        if _NAME in now:  # missing if the fit was refused before it began
             now[_NAME].after = {name: value for name, value in now.items() if name != _NAME}
 
 

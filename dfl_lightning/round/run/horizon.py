@@ -1,4 +1,4 @@
-"""The number of rounds of a run, and who computes with it: a schedule that ends with the run, for example."""
+"""The number of rounds of a run, and the policies that compute with it, for example a schedule that ends with it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dfl_lightning.utils.errors import UserError
 class Horizon:
     """The number of rounds, and the names of the policies and objectives that have read it.
 
-    A run that is continued to another number of rounds is the run that was planned with that number from the start,
-    unless one of its policies computes with the number. Such a continuation is refused.
+    If no policy or objective has read the number, a run may be continued to another number of rounds: it then equals a
+    run that was planned with that number from the start. Otherwise such a continuation is refused.
 
     Args:
-        rounds: of the run; None where only a signal or early stopping ends it.
+        rounds: number of rounds; None: only a signal or early stopping ends the run.
     """
 
     def __init__(self, rounds: int | None) -> None:
@@ -24,10 +24,10 @@ class Horizon:
         self._begun_with: tuple[int | None, str] | None = None
 
     def notice(self, reader: object | None) -> None:
-        """Remember who reads the number.
+        """Record that a policy or objective reads the number.
 
         Args:
-            reader: a policy or objective; None: other code, whose reading changes no number of the run.
+            reader: the policy or objective; None: other code, which does not compute results with the number.
 
         Raises:
             UserError: the run was begun with another number.
@@ -40,12 +40,12 @@ class Horizon:
         """Continue a run that was begun with a number of rounds.
 
         Args:
-            rounds: with which it was begun.
-            readers: names of those that had read it.
-            where: what the run is called in a message.
+            rounds: the number of rounds that the run was begun with.
+            readers: names of the policies and objectives that had read it.
+            where: name of the run in an error message.
 
         Raises:
-            UserError: one of them computes with another number now.
+            UserError: there are readers, and the number of rounds has changed.
         """
         self._begun_with = (rounds, where)
         self.readers |= set(readers)
@@ -63,15 +63,11 @@ class Horizon:
 
 
 def calling(parts: Sequence[object]) -> object | None:
-    """Return the object among some in whose method this code runs; None where it is called by other code.
-
-    Args:
-        parts: policies and objectives.
-    """
+    """Return the policy or objective among `parts` whose method called this code; None if other code did."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
-        own = frame.f_locals.get("self")
-        if own is not None and any(own is part for part in parts):
-            return own
+        caller = frame.f_locals.get("self")
+        if caller is not None and any(caller is part for part in parts):
+            return caller
     return None

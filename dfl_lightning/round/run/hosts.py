@@ -1,6 +1,6 @@
-"""What callbacks, checkpoints and reports find at the trainer and the module of a run.
+"""The types of a run's trainer and module, as callbacks, checkpoints and reports use them.
 
-Lightning hands both to its hooks. They stand above everything that uses them, so that their types are said here.
+Lightning passes both to its hooks. Their classes import the code that uses them, which therefore imports these types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunModule(Protocol):
 
     @property
     def federation(self) -> Federation:
-        """What is fixed for the run."""
+        """The data, topology, network and policies of the run."""
 
     @property
     def bank(self) -> Bank:
@@ -43,46 +43,42 @@ class RunModule(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """What trains and scores them."""
+        """The engine, which trains and evaluates models."""
 
     @property
     def duration(self) -> Duration:
-        """A client's local work in a round."""
+        """The length of a client's local training in a round."""
 
     @property
     def is_set_up(self) -> bool:
-        """Whether there is a run, with an engine and the clients' models."""
+        """True if a run is set up, with an engine and the clients' models."""
 
     @property
     def hyperparameters(self) -> Hyperparameters:
-        """What the optimizer's groups are in the round after the present boundary."""
+        """The options of the optimizer's groups in the round after the last boundary."""
 
     @property
     def device(self) -> Any:
-        """Where the run computes."""
+        """The device of the run."""
 
     def begin_anew(self) -> None:
         """Make the next fit begin at round 0."""
 
     def catch_up_schedule(self) -> Hyperparameters:
-        """Bring the schedule to the bank's round."""
+        """Move the schedule to the bank's round; return the options of the optimizer's groups in it."""
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another run, and take over what it says.
-
-        Args:
-            checkpoint: as Lightning reads it.
-        """
+        """Check that a checkpoint, as Lightning reads it, is of this run, and restore its metrics and history."""
 
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """Warn of clients that diverged, once a run for each."""
+        """Warn of clients that diverged, once per run for each client."""
 
     def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
-        """Warn of models whose loss is not finite, once a run for each client."""
+        """Warn of models whose loss is not finite, once per run for each client."""
 
 
 class RunTrainer(Protocol):
-    """The Trainer of a run; see `DFLTrainer`. What is not of ours is Lightning's."""
+    """The Trainer of a run; see `DFLTrainer`, and Lightning's Trainer for other attributes."""
 
     command: str
     config: dict[str, Any] | None
@@ -104,19 +100,19 @@ class RunTrainer(Protocol):
 
     @property
     def max_epochs(self) -> int | None:
-        """Rounds of the run; None or -1: until something else ends it."""
+        """The number of rounds; None or -1: only a signal or early stopping ends the run."""
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is the process that writes files."""
+        """True in the process that writes files."""
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether the run can be resumed."""
+        """True if the run saves checkpoints, so that it can be resumed."""
 
     @property
     def callback_metrics(self) -> Any:
-        """What was logged last."""
+        """The values that were logged last, by name."""
 
     @property
     def lightning_module(self) -> Any:
@@ -128,13 +124,13 @@ class RunTrainer(Protocol):
 
     @property
     def run_folder(self) -> Any:
-        """The callback that keeps the run folder; None where there is none."""
+        """The callback that writes the run folder; None: the run has no folder."""
 
     def policies(self) -> Iterator[Any]:
-        """The policies that take part."""
+        """Iterate over the policies that take part."""
 
     def prepare(self, module: Any, datamodule: Any) -> None:
-        """Set everything up, and train nothing.
+        """Set the run up without training.
 
         Args:
             module: the clients' models and training.
@@ -145,7 +141,7 @@ class RunTrainer(Protocol):
         """Write the boundary as a checkpoint.
 
         Args:
-            filepath: of the checkpoint.
+            filepath: path of the checkpoint.
             weights_only: see Lightning's Trainer.
             storage_options: see Lightning's Trainer.
         """

@@ -1,4 +1,4 @@
-"""The parts of a run, as the module and the callbacks find them."""
+"""The parts of a run that the module and the callbacks use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dfl_lightning.round.federation import Federation
 
 @dataclass(frozen=True)
 class RunParts:
-    """The parts of a run, once it is set up.
+    """The parts of a run that has been set up.
 
     Args:
         federation: data, topology, network, layout and policies, which are fixed.

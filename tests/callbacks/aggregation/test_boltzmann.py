@@ -194,7 +194,7 @@ def test_losses_may_be_of_validation_data(contribution, engine, start, make_data
 
 
 def test_clients_without_validation_data_are_refused_before_training(start):
-    sentence = "split=val evaluates models on validation data, of which client 0 has none; set data.val_fraction, for"
+    sentence = "split=val evaluates models on validation data, and client 0 has none; set data.val_fraction, for"
     with pytest.raises(UserError, match=sentence):
         start(Gossip(k=3), Boltzmann(split="val"))
 

@@ -172,5 +172,5 @@ def test_no_model_is_evaluated_twice():
     [((cb.FedFomo(2), cb.Uniform()), "selection FedFomo"), ((cb.Gossip(2), cb.FirstOrder()), "aggregation FirstOrder")],
 )
 def test_validation_data_are_needed(request, policies, who):
-    with pytest.raises(UserError, match=rf"{who} evaluates models on validation data, of which client 0 has none; set"):
+    with pytest.raises(UserError, match=rf"{who} evaluates models on validation data, and client 0 has none; set"):
         request.getfixturevalue("start")(*policies)
