@@ -30,7 +30,7 @@ PYTHON = {
     ],
     "callbacks": ["callbacks"],
     "objectives": ["objectives", "engines.local_work"],
-    "round": ["round", "round.federation.Federation"],
+    "round": ["round", "round.fields.RoundFields", "round.messages.RoundMessages", "round.federation.Federation"],
     "functional": ["functional"],
     "data": ["data"],
     "models": ["models"],

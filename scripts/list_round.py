@@ -10,7 +10,10 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from dfl_lightning.round.fields import RoundFields
+from dfl_lightning.round.messages import RoundMessages
 from dfl_lightning.round.record import Round
 
 PAGE = Path(__file__).parent.parent / "docs" / "policies.md"
@@ -48,19 +51,24 @@ def listed() -> str:
 
 def fields() -> dict[str, str]:
     """Read the description of each field from the docstring of the class."""
-    told = _told(inspect.getdoc(Round) or "")
+    told = _told(inspect.getdoc(RoundFields) or "")
     return {f"`{field.name}`": told[field.name] for field in dataclasses.fields(Round)}
 
 
 def values() -> dict[str, str]:
     """Read the first line of each property."""
-    return {f"`{name}`": _first(made.fget) for name, made in vars(Round).items() if _is_public(name, made, property)}
+    return {f"`{name}`": _first(made.fget) for name, made in _members() if _is_public(name, made, property)}
 
 
 def verbs() -> dict[str, str]:
     """Read the call and the first line of each method."""
-    found = {name: made for name, made in vars(Round).items() if _is_public(name, made, type(main))}
+    found = {name: made for name, made in _members() if _is_public(name, made, type(main))}
     return {f"`{name}{_arguments(made)}`": _first(made) for name, made in found.items()}
+
+
+def _members() -> list[tuple[str, Any]]:
+    """List what the classes of a round define, in the order of the page."""
+    return [member for one in (RoundFields, Round, RoundMessages) for member in vars(one).items()]
 
 
 def _is_public(name: str, made: object, kind: type) -> bool:

@@ -91,7 +91,7 @@ class DisPFL(Objective):
                 for layer, (entry, kept) in enumerate(zip(self._entries, self.kept, strict=True)):
                     if masked(entry):
                         drawn = torch.randperm(
-                            math.prod(entry.shape), generator=round.stream("dispfl mask", seed_of(client), layer)
+                            math.prod(entry.shape), generator=round.generator("dispfl mask", seed_of(client), layer)
                         )
                         rows[row, entry.start + drawn[kept:].to(rows.device)] = 0.0
 

@@ -257,7 +257,7 @@ def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextM
     def refusal(generators: str) -> str:
         return (
             f"{nth_round(number)}: {name} draws from {generators} in {where}, whose state no checkpoint "
-            "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
+            "holds, so that a resumed run would differ; draw with generator=round.generator('a name of yours')"
         )
 
     return no_global_draws(refusal)

@@ -125,7 +125,7 @@ class Federation:
         network: the plain network; its own parameters belong to no client.
         layout: columns of a model's row.
         clusters: long [m], known from the data or the topology; None: unknown.
-        seed: the run's seed; draws are named, see `Round.stream`.
+        seed: the run's seed; draws are named, see `Round.generator`.
         init: initial models, `model.init`: `common`, `independent`, or a file.
         planned_rounds: number of rounds; None: only a signal or early stopping ends the run. It serves messages only;
             code that computes with the number must read `num_rounds`.

@@ -31,10 +31,10 @@ class FedFomo(cb.Selection):
 
     def on_propose(self, round):
         known, itself = round.available, Links.loops(round.clients_only)
-        explores = round.draws(itself, "explores") < self.epsilon
-        ties = 1e-12 * round.draws(known, "ties")
+        explores = round.draw_uniform(itself, "explores") < self.epsilon
+        ties = 1e-12 * round.draw_uniform(known, "ties")
         best = known.top(self.history.read(known, default=0.0) + ties, self.limits(round))
-        drawn = known.within(round.draw(known, self.limits(round), "explored"))
+        drawn = known.within(round.draw_links(known, self.limits(round), "explored"))
         round.candidates = known.keep(torch.where(explores[known.receivers], drawn, best))
 
     def on_compare(self, round):

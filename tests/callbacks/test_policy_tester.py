@@ -26,7 +26,7 @@ class OneStreamForAll(cb.Gossip):
     """The draws of the receivers come from one stream, in the order of their ids."""
 
     def on_select(self, round):
-        stream = round.stream("one for all")
+        stream = round.generator("one for all")
         draws = torch.stack([torch.rand(round.num_nodes, generator=stream) for _ in range(round.num_nodes)])
         round.selected = round.candidates.keep(draws[round.candidates.receivers, round.candidates.senders] > 0.5)
 
@@ -138,7 +138,7 @@ class Dice(cb.Gossip):
     """Draws in a way that the tester does not know."""
 
     def on_select(self, round):
-        dice = torch.randint(0, 2, (len(round.candidates),), generator=round.stream("dice"))
+        dice = torch.randint(0, 2, (len(round.candidates),), generator=round.generator("dice"))
         round.selected = round.candidates.keep(dice > 0)
 
 

@@ -16,7 +16,7 @@ from dfl_lightning.callbacks import Gossip
 
 class Mine(Gossip):
     def on_compare(self, round):
-        round.scores = own_part.SIGN * round.draws(round.candidates, "mine")
+        round.scores = own_part.SIGN * round.draw_uniform(round.candidates, "mine")
 """
 CONFIG = """
 trainer: {max_rounds: 1, accelerator: cpu}

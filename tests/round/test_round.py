@@ -238,7 +238,7 @@ def test_participants_trained_and_did_not_diverge(make_round):
 
 def test_draws_are_named_by_round_and_purpose(make_round):
     def draw(round, *words):
-        return torch.rand(3, generator=round.stream(*words))
+        return torch.rand(3, generator=round.generator(*words))
 
     assert torch.equal(draw(make_round(), "coin", 1), draw(make_round(), "coin", 1))
     for other in (draw(make_round(index=5), "coin", 1), draw(make_round(), "dice", 1), draw(make_round(), "coin", 2)):

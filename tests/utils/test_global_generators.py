@@ -134,8 +134,8 @@ def test_a_selection_that_draws_while_it_assigns_is_refused(small_run):
 def test_named_and_restored_draws_are_not_refused(small_run):
     class Tame(Monitor):
         def on_trained(self, round):
-            torch.rand(2, generator=round.stream("mine"))
-            np.random.default_rng(round.stream("mine").initial_seed()).random()
+            torch.rand(2, generator=round.generator("mine"))
+            np.random.default_rng(round.generator("mine").initial_seed()).random()
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(round.index)
                 torch.rand(2)

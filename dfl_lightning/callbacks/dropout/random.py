@@ -38,7 +38,7 @@ class Bernoulli(ClientRates):
 
     def draw(self, round: Round) -> Tensor:
         """Draw one coin for each client, from its own stream."""
-        coins = [torch.rand((), generator=round.stream("dropout", i)) for i in range(round.num_clients)]
+        coins = [torch.rand((), generator=round.generator("dropout", i)) for i in range(round.num_clients)]
         return torch.stack(coins) >= self.rates(round.num_clients)
 
 
@@ -53,7 +53,7 @@ class ExactCount(_RateDropout):
     def draw(self, round: Round) -> Tensor:
         """Draw a random order of the clients; the first ones drop out."""
         m = round.num_clients
-        order = torch.randperm(m, generator=round.stream("dropout"))
+        order = torch.randperm(m, generator=round.generator("dropout"))
         active = torch.ones(m, dtype=torch.bool)
         active[order[: _count(self.rate, m)]] = False
         return active
@@ -86,7 +86,7 @@ class GroupedCount(_RateDropout):
         """Draw one active client of each group, and the other active clients uniformly from the rest."""
         m, clusters = round.num_clients, round.clusters
         assert clusters is not None
-        draws = torch.rand(m, generator=round.stream("dropout"))
+        draws = torch.rand(m, generator=round.generator("dropout"))
         survivors = [
             int(ids[draws[ids].argmin()])
             for ids in (torch.nonzero(clusters == c).squeeze(1) for c in clusters.unique())

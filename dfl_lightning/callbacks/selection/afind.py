@@ -174,7 +174,7 @@ class AFIND(Selection):
     def on_select(self, round: Round) -> None:
         """Select by threshold, the k best or by a draw; with `literal`, compare those selected for the next round."""
         if self.choose == "sampled":
-            uniforms = round.draws(round.candidates, "afind sampled")
+            uniforms = round.draw_uniform(round.candidates, "afind sampled")
             drawn = sampled_neighbours(round.scores, uniforms, round.candidates, self.limits(round))
             round.selected = round.candidates.keep(drawn)
         else:
@@ -224,7 +224,7 @@ class AFIND(Selection):
                 proxy = proxies[row, start:stop]
                 proxy *= self.proxy_clip / length.clamp(min=self.proxy_clip)
                 if to not in ([-1], [client]):
-                    draws = round.stream("afind proxy noise", client, number, *to)
+                    draws = round.generator("afind proxy noise", client, number, *to)
                     noise = torch.randn(stop - start, generator=draws, dtype=proxy.dtype)
                     proxy += spread * noise.to(proxy.device)
 

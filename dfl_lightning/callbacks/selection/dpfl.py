@@ -166,11 +166,11 @@ class DPFL(Selection):
     def _choose(self, round: Round, candidates: Links, batched: bool) -> Links:
         """Choose among `candidates` for each of their receivers: by BGGC (`batched`) or GGC, or at random."""
         if self.rule == "random":
-            return round.draw(candidates, self.limits(round), "DPFL random graph")
+            return round.draw_links(candidates, self.limits(round), "DPFL random graph")
         shares = round.federation.require(Aggregation).shares(round.federation)
         assert shares is not None  # `start` has checked it
         shares = shares / shares.sum()
-        orders, coins = round.draws(candidates, "DPFL order"), round.draws(candidates, "DPFL coins")
+        orders, coins = round.draw_uniform(candidates, "DPFL order"), round.draw_uniform(candidates, "DPFL coins")
         limits = self.limits(round)
         literal = self.rule == "literal"
         tolerance = 0.0 if literal else 1e-6

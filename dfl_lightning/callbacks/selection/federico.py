@@ -62,10 +62,10 @@ class FedeRiCo(Selection):
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
         loops = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))
-        explore = round.draws(loops, "federico explore") < self.epsilon
+        explore = round.draw_uniform(loops, "federico explore") < self.epsilon
         weights = self._weights(up, unseen=1.0).masked_fill(explore[up.receivers], 0)
         ranks = weights.unique(return_inverse=True)[1]
-        shuffled = ranks + round.draws(up, "federico ties") / 2  # breaks ties at random
+        shuffled = ranks + round.draw_uniform(up, "federico ties") / 2  # breaks ties at random
         round.candidates = up.keep(up.top(shuffled, self.limits(round)))
 
     def on_compare(self, round: Round) -> None:

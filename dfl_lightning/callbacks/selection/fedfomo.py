@@ -57,13 +57,13 @@ class FedFomo(Selection):
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         affinity, limits = self.affinity.read(up, 0.0), self.limits(round)
-        preferred = affinity.unique(return_inverse=True)[1] + round.draws(up, "fedfomo ties") / 2
+        preferred = affinity.unique(return_inverse=True)[1] + round.draw_uniform(up, "fedfomo ties") / 2
         if chance == 0:
             round.candidates = up.keep(up.top(preferred, limits))
             return
         clients, choices = Links.loops(round.clients_only), min(int(limits.max()), int(up.count.max()))
-        explores = [round.draws(clients, "fedfomo explores", choice) < chance for choice in range(choices)]
-        drawn = round.draws(up, "fedfomo explored")
+        explores = [round.draw_uniform(clients, "fedfomo explores", choice) < chance for choice in range(choices)]
+        drawn = round.draw_uniform(up, "fedfomo explored")
         round.candidates = up.keep(epsilon_greedy(preferred, drawn, explores, up, limits))
 
     def on_compare(self, round: Round) -> None:

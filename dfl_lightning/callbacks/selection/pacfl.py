@@ -84,7 +84,7 @@ class PACFL(Selection):
 
     def on_select(self, round: Round) -> None:
         """Select the neighbours in the receiver's cluster; with a `budget`, that many at random."""
-        round.selected = round.draw(round.candidates.intersection(self.mates), self.limits(round), "pacfl budget")
+        round.selected = round.draw_links(round.candidates.intersection(self.mates), self.limits(round), "pacfl budget")
 
     def on_round_end(self, round: Round) -> None:
         """Log the number of clusters."""

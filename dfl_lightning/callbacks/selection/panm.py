@@ -137,10 +137,10 @@ class PANM(Selection):
         number = torch.where(self.limits(round) > 0, self.l, 0)  # a client with a limit of 0 compares no others
         up = round.available.between(senders=round.active)
         if self.drawn_from == "all" and not self.matches(round.index):
-            return round.draw(up, number, "panm candidates")
+            return round.draw_links(up, number, "panm candidates")
         # draw enough that `l` are left without the neighbours, so that a complete graph need not be listed
-        more = round.draw(up, torch.where(number > 0, number + neighbours.count, 0), "panm candidates")
-        return round.draw(more.difference(neighbours), number, "panm strangers")
+        more = round.draw_links(up, torch.where(number > 0, number + neighbours.count, 0), "panm candidates")
+        return round.draw_links(more.difference(neighbours), number, "panm strangers")
 
     def on_compare(self, round: Round) -> None:
         """Compare the drawn clients and the neighbours: all neighbours in stage one, `l` of them in a matching."""
@@ -148,7 +148,7 @@ class PANM(Selection):
             return
         compared = round.candidates.between(senders=round.active)
         if self.matches(round.index):
-            sampled = round.draw(compared.intersection(self.neighbours), self.l, "panm sampled")
+            sampled = round.draw_links(compared.intersection(self.neighbours), self.l, "panm sampled")
             compared = compared.difference(self.neighbours).union(sampled)
         similarity = self._similarity(round, compared)
         self.similarity.write_known(compared, similarity)
@@ -168,7 +168,7 @@ class PANM(Selection):
             return
         if self.matches(round.index):
             self.neighbours = self._matched(round, self.neighbours, round.similarity)
-        round.selected = round.draw(self.neighbours.intersection(round.candidates), limits, "panm gossip")
+        round.selected = round.draw_links(self.neighbours.intersection(round.candidates), limits, "panm gossip")
 
     def on_round_end(self, round: Round) -> None:
         """Log the paper's count of received models, and size, precision and recall of the neighbour lists."""

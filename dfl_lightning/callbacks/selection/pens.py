@@ -86,7 +86,7 @@ class PENS(Selection):
         """Propose random active clients in stage one; in stage two the peers, or all in reach without peers."""
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
-            round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")
+            round.candidates = round.draw_links(round.available.between(senders=round.active), number, "pens sampled")
         else:
             peers = self._peers(round)
             without = round.available.between(receivers=peers.count == 0)
@@ -101,7 +101,7 @@ class PENS(Selection):
     def on_select(self, round: Round) -> None:
         """Select and count the `top` lowest losses in stage one; select `k` random peers in stage two."""
         if round.index >= self.stage_one:
-            round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
+            round.selected = round.draw_links(round.candidates, self._limits(round, self.k), "pens gossip")
             return
         limits = self._limits(round, self.top)
         round.selected = round.candidates.keep(round.candidates.top(round.scores, limits))

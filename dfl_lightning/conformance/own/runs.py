@@ -214,7 +214,7 @@ class _GivenDraws:
 
         def with_draws() -> Round:
             round: Any = new()
-            draw, numbers = round.draw, round.draws
+            draw, numbers = round.draw_links, round.draw_uniform
 
             def given_draw(links: Links, k: Any, purpose: str, *words: int) -> Links:
                 if purpose in self.draws:
@@ -226,7 +226,7 @@ class _GivenDraws:
                     return self.draws[purpose][words][links.receivers, links.senders]
                 return numbers(links, purpose, *words)
 
-            round.draw, round.draws = given_draw, given_numbers
+            round.draw_links, round.draw_uniform = given_draw, given_numbers
             return round
 
         self.protocol._new_round = with_draws  # type: ignore[method-assign]

@@ -183,7 +183,7 @@ class Curious(cb.Monitor):
         training = Training("local", round.index, round.phases, round.hyperparameters)
         round.bank.scratch("rehearsed")
         round.federation.engine.rehearse(round.jobs, training, into="rehearsed")
-        round.draw(round.reachable, 2, "mine")
+        round.draw_links(round.reachable, 2, "mine")
         round.ledger.forget(everyone)
         round.charge_message("curiosity", round.reachable, 100)
         round.log("curious", 1.0)
@@ -233,7 +233,7 @@ def test_rows_are_copied_once_per_hook_and_after_changes(small_run):
         ("on_trained", lambda r: mix(r, "models"), r"'models' \(mix.*\) in on_trained; .* in on_mix only"),
         ("on_round_end", lambda r: r.bank.next_of("models"), r"in on_round_end; .* in on_mix only"),
         ("on_trained", lambda r: r.bank.change_sent(torch.arange(2)), r"in on_outgoing only"),
-        ("on_compare", lambda r: r.bank.abandon(), r"calls bank.abandon\(\) in on_compare; only the round"),
+        ("on_compare", lambda r: r.bank.abandon(), r"calls bank.abandon\(\) in on_compare; remove the call"),
         ("on_trained", lambda r: r.bank.rows("models").zero_(), r"writes into the rows 'models' of before"),
         ("on_trained", lambda r: r.bank.scratch("models"), r"'models'\) has the name of another row set"),
     ],

@@ -422,7 +422,7 @@ def test_noise_on_the_proxy_is_that_of_the_appendix(start):
         delta = torch.cat([(seen.trained[i] - w0[i])[a:b] for a, b in columns.ranges])
         delta = delta / max(1.0, float(delta.norm()) / clip)
         noise = [
-            torch.randn(b - a, generator=seen.record.stream("afind proxy noise", i, place), dtype=delta.dtype)
+            torch.randn(b - a, generator=seen.record.generator("afind proxy noise", i, place), dtype=delta.dtype)
             for place, (a, b) in enumerate(columns.ranges)
         ]
         sent.append(delta + sigma * clip / batch * torch.cat(noise))
@@ -449,7 +449,7 @@ def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, start):
         if to == (i,):
             return gradient
         noise = [
-            torch.randn(b - a, generator=seen.record.stream("afind proxy noise", i, place, *to))
+            torch.randn(b - a, generator=seen.record.generator("afind proxy noise", i, place, *to))
             for place, (a, b) in enumerate(columns.ranges)
         ]
         return gradient + sigma * clip / batch * torch.cat(noise)

@@ -1,0 +1,216 @@
+"""The fields of a communication round, and the values that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.references import References
+from dfl_lightning.data import ClientData
+from dfl_lightning.engines.local_work import Phase
+from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
+from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.ledger import Ledger
+from dfl_lightning.round.written import Written
+from dfl_lightning.utils.randomness.random_streams import stream, stream_seed
+
+
+@dataclass
+class SubstituteRows:
+    """A row set whose rows may be mixed instead of clients' trained models.
+
+    Args:
+        rows: name of the row set; its first m rows are the substitutes of the m clients.
+        relative: True if the rows are updates, which are added to the receiver's own model.
+    """
+
+    rows: str
+    relative: bool
+
+
+@dataclass(repr=False, eq=False)
+class RoundFields:
+    """One communication round, which the protocol creates, the hooks fill from top to bottom, and is then discarded.
+
+    Args:
+        index: the 0-based round.
+        federation: the data, topology, network and policies of the run.
+        reachable: the in-neighbours of each node, as links.
+        active: mask of the active nodes, bool [n]; servers always are.
+        available: the links that a node may choose from: those of `reachable` whose sender is active, or, if a
+            substitution replaces inactive clients, all of them.
+        receivers: mask of the nodes that mix in this round, bool [n]: the active clients, or the servers.
+        jobs: the model that each active client's local training starts from; default: its own, or its server's.
+        candidates: the links of `available` whose senders a node looks at before it selects some of them.
+        phases: the phases of each client's local training.
+        hyperparameters: for each of the optimizer's groups, the learning rate and other options that a schedule
+            changed.
+        losses: mean local training loss of each client, float64 [m]; NaN for clients that did not train.
+        diverged: clients whose training ended in NaN or infinity, bool [m].
+        similarity: similarity of each candidate to its receiver, float64 [len(candidates)]; NaN if unknown.
+        scores: the score of each candidate, float64 [len(candidates)], NaN if unknown; higher is better, and 1 is an
+            average neighbour.
+        own_scores: each node's score of itself, float64 [n], if the selection computes one.
+        threshold: the lowest score at which a node selects a candidate, float64 [n]; None: no threshold.
+        selected: the links whose models would be mixed if all clients were active.
+        substitute: the row that is mixed for each selected sender, long [len(selected)]: the sender's own, another
+            client's, one of `substitute_rows` (from n on), or -1: the mean of the active senders that the receiver
+            selected.
+        substitute_rows: row sets of a substitution, whose rows may be mixed in addition to those of nodes.
+        likeness: similarities of clients as a substitution measures them, for the links that it has compared.
+        voters: the rows that each receiver may mix, as links; its own row is included even without a vote.
+        votes: the number of votes of each of `voters`, float64 [len(voters)].
+        weights: entries of the mixing matrix W at `voters`, float64 [len(voters)].
+        metrics: the numbers of this round's row of `metrics.csv`.
+
+    Attributes:
+        ledger: the messages that were received in this round.
+    """
+
+    index: int
+    federation: Federation
+    reachable: Links
+    active: Tensor
+    available: Links
+    receivers: Tensor
+    jobs: References
+    candidates: Links
+    phases: tuple[Phase, ...]
+    hyperparameters: Hyperparameters
+    losses: Written[Tensor] = Written("local training")
+    diverged: Written[Tensor] = Written("local training")
+    similarity: Written[Tensor] = Written("on_compare")
+    scores: Written[Tensor] = Written("on_compare")
+    own_scores: Written[Tensor] = Written("on_compare")
+    threshold: Tensor | None = None
+    selected: Written[Links] = Written("on_select")
+    substitute: Written[Tensor] = Written("the round after on_select")
+    substitute_rows: list[SubstituteRows] = field(default_factory=list)
+    likeness: LinkMemory | None = None
+    voters: Written[Links] = Written("the round after on_substitute")
+    votes: Written[Tensor] = Written("the round after on_substitute")
+    weights: Written[Tensor] = Written("on_weigh")
+    metrics: dict[str, float] = field(default_factory=dict)
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.num_nodes)
+
+    def __repr__(self) -> str:
+        """Show the round's index and the fields that have a value so far."""
+        written = ", ".join(name for name in vars(self) if self.has(name) and name not in ("index", "federation"))
+        return f"Round({self.index}: {written})"
+
+    def has(self, field: str) -> bool:
+        """Return True if a field has a value; it has none until the hook that writes it has run."""
+        return vars(self).get(field) is not None
+
+    # --- small helpers -----------------------------------------------------------------------------------------------
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, m."""
+        return self.federation.num_clients
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of clients and servers, n."""
+        return self.federation.num_nodes
+
+    @property
+    def num_servers(self) -> int:
+        """The number of servers in the topology, c."""
+        return self.federation.num_servers
+
+    @property
+    def bank(self) -> Bank:
+        """The clients' models."""
+        return self.federation.bank
+
+    @property
+    def data(self) -> ClientData:
+        """The clients' resident data."""
+        return self.federation.data
+
+    @property
+    def clusters(self) -> Tensor | None:
+        """The clients' ground-truth clusters, long [m]; None if unknown."""
+        return self.federation.clusters
+
+    @property
+    def has_messages(self) -> bool:
+        """True if a policy changes what clients send."""
+        return any(policy.changes_messages for policy in self.federation.policies)
+
+    @property
+    def row_owner(self) -> Tensor:
+        """The node that each row belongs to, long [P], for the P rows that `voters.senders` indexes."""
+        clients = torch.arange(self.num_clients)
+        return torch.cat([torch.arange(self.num_nodes), *[clients] * len(self.substitute_rows)])
+
+    @property
+    def dropped(self) -> Tensor:
+        """Clients that are not active in this round, bool [m]."""
+        return ~self.active[: self.num_clients]
+
+    @property
+    def participants(self) -> Tensor:
+        """Clients that trained this round and did not diverge, bool [m]."""
+        trained = torch.zeros(self.num_clients, dtype=torch.bool)
+        trained[self.jobs.owners] = True
+        return trained & self.active[: self.num_clients]
+
+    @property
+    def lr(self) -> float:
+        """The round's learning rate; if the optimizer has several groups, that of the first one."""
+        return float(self.hyperparameters[0]["lr"])
+
+    def generator(self, purpose: str, *words: int) -> torch.Generator:
+        """Return a generator for a named draw of this round; see `dfl_lightning.utils.randomness.random_streams`.
+
+        Args:
+            purpose: name of what is drawn; draws of different names are independent.
+            *words: further numbers that the draw depends on, for example a client's id.
+        """
+        return stream(self.federation.seed, purpose, self.index, *words)
+
+    def draw_links(self, links: Links, k: int | Tensor, purpose: str, *words: int) -> Links:
+        """Choose k links of each receiver at random, every set of k equally likely; all of them if it has at most k.
+
+        A link's draw depends only on the seed, the round, the purpose, the words and the two nodes of the link. It does
+        not change if other links are added or removed.
+
+        Args:
+            links: the links to choose from.
+            k: number of links, for all receivers or for each node, long [n].
+            purpose: name of what is drawn; draws of different names are independent.
+            *words: further numbers that the draw depends on.
+        """
+        return links.draw(k, stream_seed(self.federation.seed, purpose, self.index, *words))
+
+    def draw_uniform(self, links: Links, purpose: str, *words: int) -> Tensor:
+        """Draw a number in [0, 1) for each link, float64 [E]; the number depends on the same things as in `draw`.
+
+        Args:
+            links: the links that get a number.
+            purpose: name of what is drawn; draws of different names are independent.
+            *words: further numbers that the draw depends on.
+        """
+        return links.uniform(stream_seed(self.federation.seed, purpose, self.index, *words))
+
+    @property
+    def clients_only(self) -> Tensor:
+        """A mask of the nodes that are clients, bool [n]."""
+        return torch.arange(self.num_nodes) < self.num_clients
+
+    def log(self, name: str, value: float) -> None:
+        """Log a number for this round's row of `metrics.csv` and the loggers.
+
+        Args:
+            name: name of the column.
+            value: the round's number.
+        """
+        self.metrics[name] = float(value)

@@ -1,0 +1,198 @@
+"""The messages of a round: what receivers fetch is charged to the ledger, and is what others sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.references import References, Term, Weights
+from dfl_lightning.links import Links
+from dfl_lightning.round.fields import RoundFields
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
+
+
+class RoundMessages(RoundFields):
+    """A round whose receivers fetch models, parts of models and other messages."""
+
+    def charge_comparison(
+        self, rows: str | Tensor, links: Links, columns: Columns | None = None, relative_to: str | None = None
+    ) -> None:
+        """Charge each link for what the receiver needs to compare rows; a link from a client to itself costs nothing.
+
+        If the receiver can compute what is compared from the sender's model, the model is charged. This is so for whole
+        models, and for their differences from a first model that all clients have in common. Anything else is sent for
+        the comparison and charged as a part: a layer, gradients, or the update of a whole model, since only the sender
+        knows the model that its training started from. If the model is mixed too, it is a second message.
+
+        With servers, only the uploads of clients to servers are charged: a server compares clients by their uploads.
+
+        Args:
+            rows: the rows that are compared; see `compare`.
+            links: links between clients.
+            columns: the columns that are compared; default: the shared parameters.
+            relative_to: what is subtracted from the rows; see `compare`.
+        """
+        if self.num_servers:
+            self.ledger.fetch_over(links.between(receivers=~self.clients_only))
+            return
+        whole = self.bank.layout.shared_parameters
+        columns = whole if columns is None else columns
+        known_origin = relative_to is None or (relative_to == "initial" and self.federation.common_start)
+        if isinstance(rows, str) and rows in ("trained", "sent", "models") and known_origin and columns == whole:
+            self.ledger.fetch(links.receivers, links.senders)
+            return
+        what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
+        self.ledger.fetch_part(what, len(columns), links)
+
+    def charge_starts(self, links: Links) -> None:
+        """Charge each link for the sender's model from before the round, a message in addition to its trained model."""
+        self.ledger.fetch_part("model from before the round", len(self.bank.layout.shared), links)
+
+    def charge_message(self, name: str, links: Links, size: Tensor | int) -> None:
+        """Charge each link for a message that is neither a model nor a part of one, for example a summary of data.
+
+        Args:
+            name: name of the message. A message of the same name over the same link counts once in a round; a client's
+                message to itself costs nothing.
+            links: links over which it is sent.
+            size: bytes, one number for all links or long [len(links)].
+        """
+        self.ledger.fetch_message(name, links, size)
+
+    def charge(self, references: References) -> None:
+        """Charge the owners of references: each row of another node that they read costs a model.
+
+        Raises:
+            UserError: there are Outgoing policies, and a reference reads another client's row of `models`.
+        """
+        for term in references.terms:
+            if term.rows not in ("models", "trained", "sent"):
+                continue
+            if isinstance(term.which, Weights):
+                counted = term.which.shares != 0
+                receivers, senders = references.owners[term.which.jobs[counted]], term.which.rows[counted]
+            else:
+                receivers, senders = references.owners, term.which
+            client = receivers >= 0
+            receivers, senders = receivers[client], senders[client]
+            if term.rows == "models" and self.has_messages:
+                unsent = (senders != receivers) & (senders < self.num_clients)
+                if unsent.any():
+                    self._refuse_unsent(
+                        f"reads client {int(senders[unsent][0])}'s model from before the round's training"
+                    )
+            self.ledger.fetch(receivers, senders)
+
+    # --- what others sent ---------------------------------------------------------------------------------------------
+    def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
+        """Replace other clients' rows of `trained` by their rows of `sent` in summands of `mix`.
+
+        Args:
+            terms: summands, each the weights of rows in w sums and the name of the row set.
+            receivers: long [w], the nodes that get the sums.
+        """
+        if not self.bank.changes_messages:
+            return list(terms)
+        received: list[tuple[Weights, str]] = []
+        for weights, name in terms:
+            if name == "trained":
+                of_others, of_itself = _split_own(weights, receivers)
+                received += [(of_itself, "trained"), (of_others, "sent")]
+            else:
+                received.append((weights, name))
+        return received
+
+    def _as_received(self, references: References) -> list[tuple[Tensor, References]]:
+        """Replace other clients' rows of `trained` by their rows of `sent` in references.
+
+        References that read different row sets cannot be in one batch. The result is a list of batches, each with the
+        indices of its references, long.
+        """
+        everything = torch.arange(len(references))
+        if not self.bank.changes_messages:
+            return [(everything, references)]
+        terms: list[Term] = []
+        own_rows: list[Tensor] = []  # for each term with single rows of `trained`: True if the row is the owner's
+        for term in references.terms:
+            if term.rows == "trained" and isinstance(term.which, Weights):
+                of_others, of_itself = _split_own(term.which, references.owners)
+                terms += [Term("trained", of_itself), Term("sent", of_others)]
+            else:
+                terms.append(term)
+                if term.rows == "trained" and isinstance(term.which, Tensor):
+                    own_rows.append(term.which == references.owners)
+        # The bits of a reference's pattern tell in which of these terms it reads its owner's row.
+        pattern = sum((is_own.long() << bit for bit, is_own in enumerate(own_rows)), torch.zeros_like(everything))
+        batches = []
+        for kind in pattern.unique().tolist():
+            index = torch.nonzero(pattern == kind).squeeze(1)
+            bits = iter(range(len(own_rows)))
+            read = [
+                replace(term, rows="trained" if kind >> next(bits) & 1 else "sent")
+                if term.rows == "trained" and isinstance(term.which, Tensor)
+                else term
+                for term in terms
+            ]
+            batches.append((index, replace(references, terms=tuple(read)).take(index)))
+        return batches
+
+    def _refuse_mixing_starts(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> None:
+        """Raise if there are Outgoing policies and a sum mixes another client's row of `models`, which is not sent.
+
+        Only its difference from the model that the client sent may be mixed, so that the two weights add up to 0.
+        """
+        if not self.has_messages:
+            return
+        m, n = self.num_clients, self.num_nodes
+        read = [(weights, name) for weights, name in terms if name in ("models", "trained", "sent")]
+        if not any(name == "models" for _, name in read):
+            return
+        codes = torch.cat([receivers[weights.jobs] * n + weights.rows for weights, _ in read])
+        shares = torch.cat([weights.shares for weights, _ in read])
+        starting = torch.cat([torch.full((len(weights.rows),), name == "models") for weights, name in read])
+        pairs, index = codes.unique(return_inverse=True)
+        zeros = torch.zeros(len(pairs), dtype=torch.float64)
+        of_starts, in_all = zeros.index_add(0, index, shares * starting), zeros.index_add(0, index, shares)
+        to, of = pairs // n, pairs % n
+        unsent = torch.nonzero((of_starts != 0) & (in_all != 0) & (to != of) & (of < m)).squeeze(1)
+        if len(unsent):
+            self._refuse_unsent(f"mixes client {int(of[unsent[0]])}'s model from before the round's training")
+
+    def _refuse_unsent(self, what: str) -> None:
+        raise UserError(
+            f"{nth_round(self.index)}: a policy {what}, which no Outgoing policy has passed; "
+            "read the row set 'trained' or 'sent', or run without --outgoing"
+        )
+
+    def references(self, receivers: Tensor, rows: Tensor) -> References:
+        """Refer to the rows that `votes` and `weights` index: trained models, then each of `substitute_rows`.
+
+        Args:
+            receivers: long [J], the nodes that mix the rows.
+            rows: long [J], all in one block: the n nodes' rows, or the m rows of a set of substitutes.
+        """
+        if not len(rows) or int(rows.max()) < self.num_nodes:
+            return References.rows("trained", rows, receivers, "trained")
+        block = (int(rows[0]) - self.num_nodes) // self.num_clients
+        substitutes = self.substitute_rows[block]
+        which = rows - self.num_nodes - block * self.num_clients
+        terms = [Term(substitutes.rows, which)]
+        if substitutes.relative:
+            terms.append(Term("models", receivers))
+        return References(tuple(terms), receivers, "trained")
+
+
+def _split_own(weights: Weights, receivers: Tensor) -> tuple[Weights, Weights]:
+    """Separate the weights of other nodes' rows from those of the receivers' own rows.
+
+    Args:
+        weights: weights of rows in w sums.
+        receivers: long [w], the nodes that get the sums; -1: no node, without a row of its own.
+    """
+    is_own = weights.rows == receivers[weights.jobs]
+    return weights.keep(~is_own), weights.keep(is_own)
