@@ -116,7 +116,7 @@ def test_neighbours_are_drawn_with_their_probabilities_and_without_a_threshold(o
     candidates, scores = run.candidates, run.scores
     for index in range(4000):
         run.index = index
-        keys = scores.log() - (-run.draws(candidates, "afind sampled").log()).log()
+        keys = scores.log() - (-run.draw_uniform(candidates, "afind sampled").log()).log()
         drawn += torch.nn.functional.one_hot(keys[:3].argmax(), 3)
     np.testing.assert_allclose(drawn / 4000, [0.379409, 0.331879, 0.288712], atol=0.03)
     run.index = 0
