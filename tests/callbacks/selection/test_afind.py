@@ -120,7 +120,7 @@ def test_neighbours_are_drawn_with_their_probabilities_and_without_a_threshold(o
         drawn += torch.nn.functional.one_hot(keys[:3].argmax(), 3)
     np.testing.assert_allclose(drawn / 4000, [0.379409, 0.331879, 0.288712], atol=0.03)
     run.index = 0
-    first = scores.log() - (-run.draws(candidates, "afind sampled").log()).log()
+    first = scores.log() - (-run.draw_uniform(candidates, "afind sampled").log()).log()
     assert run.selected.senders.tolist() == [
         candidates.heard_by(i)[int(first[3 * i : 3 * i + 3].argmax())] for i in range(4)
     ]
