@@ -1,4 +1,4 @@
-"""Setting a run up, in one direction: data, topology, network and layout, federation, engine, bank."""
+"""The set-up of a run, in this order: data, topology, network and layout, federation, engine, bank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ModuleOptions(Protocol):
-    """What users say about the network and local training; see `DFLModule`."""
+    """The options of the network and local training; see `DFLModule`."""
 
     init: str
     batch_size: int | Literal["full"]
@@ -64,23 +64,23 @@ class ModuleOptions(Protocol):
 
     @property
     def duration(self) -> Duration:
-        """A client's local work in a round."""
+        """The length of a client's local training in a round."""
 
 
 def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: RunParts | None) -> RunParts:
-    """Build a run, and refuse what does not fit together before anything is trained.
+    """Build a run, and check before any training that its parts fit together.
 
-    Not to be called in `configure_model`: Lightning sees every call of torch in that hook, which costs a small network
-    as much time as its trials do, and makes every new tensor on the run's device.
+    Do not call this in `configure_model`: in that hook Lightning intercepts every call of torch, which takes as long as
+    the trial steps of a small network, and creates every new tensor on the run's device.
 
     Args:
-        module: what users say about the network and local training.
+        module: options of the network and local training.
         trainer: topology, policies, precision, device and processes.
-        stage: of Lightning: `fit`, `validate` or `test`.
-        former: a run of the same module, which this one continues: its bank stays.
+        stage: Lightning's stage: `fit`, `validate` or `test`.
+        former: parts of an earlier run of the module, which this run continues with the same bank; None: a new run.
 
     Raises:
-        UserError: what does not fit, and what to do about it.
+        UserError: two parts do not fit together; names them and the remedy.
     """
     data, seed = trainer.datamodule.clients, run_seed()
     trainer.datamodule.check_range(dtype_of_rows(trainer))
@@ -134,7 +134,8 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     _refuse_missing_data(trainer, data, task, stage)
 
     if former is None:
-        refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))  # an engine tries it
+        # This comes before the engine is built, since the engine tries the network with these parameters.
+        refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))
     of_engine = loss if module.loss is None else task.users_loss(loss)
     engine = _engine(module, trainer, federation, of_engine, phases, former)
     if former is None:
@@ -147,57 +148,57 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
 
 
 def run_seed() -> int:
-    """The run's seed: what `seed_everything` was called with, else 0."""
+    """Return the run's seed: the argument of `seed_everything`, or 0 if that was not called."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def dtype_of_rows(trainer: DFLTrainer) -> torch.dtype:
-    """The precision of the clients' models."""
+    """Return the floating-point type of the clients' models."""
     return torch.float64 if trainer.precision == "64-true" else torch.float32
 
 
 def _task(chosen: Task | None, data: ClientData) -> Task:
-    """What the network's outputs mean: as chosen, or as the data call for.
+    """Return the chosen task, or the default one for the data's targets.
 
     Raises:
-        UserError: the chosen task is none for these targets, or none is chosen and none follows from them.
+        UserError: the chosen task does not fit the targets, or no task is chosen and the targets have no default task.
     """
     task = default_task(data.labels, data.num_classes) if chosen is None else chosen
     task.output_shape(data.labels, data.num_classes)
     return task.of_targets(data.labels, None if data.target_scale is None else tuple(data.target_scale.tolist()))
 
 
-# --- what users ask for, and cannot have --------------------------------------------------------------------------
+# --- options that do not fit together -----------------------------------------------------------------------------
 def _refuse_other_losses(prediction: Prediction | None, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """A prediction gives probabilities, of which the plain cross-entropy alone is the loss."""
+    """Raise if there is a prediction policy, which gives probabilities, and the loss is not the plain cross-entropy."""
     if prediction is None or is_plain_cross_entropy(loss) or loss is nn.functional.cross_entropy:
         return
     raise UserError(
-        f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, and "
+        f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, but "
         f"model.loss is {name_of(loss)}; use --model.loss CrossEntropyLoss without options, or "
         "--prediction null"
     )
 
 
 def _refuse_other_weights(topology: Topology, aggregation: Aggregation | None) -> None:
-    """Where the graphs of the rounds have mixing matrices, models reach their mean by these alone."""
+    """Raise if the topology prescribes a mixing matrix and the aggregation does not use it."""
     if aggregation is None or aggregation.reads_topology_weights or not any(g.mixing for g in topology.graphs):
         return
     raise UserError(
-        f"topology {topology.name} has the weights of its links, by which alone models reach their mean, and "
-        f"{type(aggregation).__name__} has others; use --aggregation FromTopology"
+        f"topology {topology.name} prescribes a mixing matrix, which aggregation {type(aggregation).__name__} "
+        "ignores; use --aggregation FromTopology"
     )
 
 
 def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Objective, task: Task) -> None:
-    """Refuse what looks at classes where the task has none."""
+    """Raise if a policy or the objective needs classes and the task has none."""
     parts: list[RoundCallback | Objective] = [*policies, objective]
     for part in parts:
         if part.needs_classes and not task.has_classes:
             families = (cls.__name__.lower() for cls in type(part).__mro__ if cls.__base__ in (Policy, LocalRule))
             family = next(families, "policy")
             raise UserError(
-                f"{family} {type(part).__name__} needs classes, and model.task {type(task).__name__} has none; "
+                f"{family} {type(part).__name__} needs classes, but model.task {type(task).__name__} has none; "
                 f"use another {family}, or data with classes"
             )
 
@@ -212,18 +213,18 @@ def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, task: Task, stag
 
 
 def refuse_broken_start(federation: Federation, models: Tensor) -> None:
-    """Refuse models that are not finite before training, which no client could ever fall back to.
+    """Raise if a client's first model is not finite, since a client that diverges returns to its former model.
 
     Args:
-        federation: of the run.
+        federation: the run's data, topology, network and policies.
         models: the clients' first models, [k, width].
 
     Raises:
-        UserError: which parameter, and what to do.
+        UserError: names the parameter and the remedy.
     """
     init, layout = federation.init, federation.layout
     different = models if init == "independent" else models[:1]
-    if bool(different.sum().isfinite()):  # makes no copy; a sum that only overflows is looked into
+    if bool(different.sum().isfinite()):  # makes no copy; if the sum overflows, all entries are checked below
         return
     broken = next((column for row in different for column in torch.nonzero(~row.isfinite()).flatten().tolist()), None)
     if broken is None:
@@ -240,7 +241,11 @@ def refuse_broken_start(federation: Federation, models: Tensor) -> None:
 def _optimization(
     module: ModuleOptions, trainer: DFLTrainer, stage: str, layout: Layout, phases: tuple[Phase, ...]
 ) -> tuple[ClientOptimizer, Schedule, tuple[str, ...]]:
-    """The optimizer's groups and the schedule of all rounds; refuses what would fail in the middle of a run."""
+    """Create the optimizer and the schedule, and check all rounds so that neither fails in the middle of a run.
+
+    Returns:
+        Optimizer, schedule, and names of the options in addition to `lr` that change from round to round.
+    """
     optimizer = ClientOptimizer(module.optimizer_factory, module.network)
     entries = [entry for entry in layout.entries if not entry.is_buffer]
     optimizer.check(
@@ -250,11 +255,11 @@ def _optimization(
         ]
     )
     if optimizer.capturable and trainer.strategy.root_device.type == "cpu":
-        remark = f"model.optimizer {optimizer.name}: capturable=True is for GPUs, and left out on a CPU"
+        remark = f"model.optimizer {optimizer.name}: capturable=True is for GPUs, and is ignored on a CPU"
         trainer.remarks += [] if remark in trainer.remarks else [remark]
     schedule = Schedule(optimizer, module.scheduler_factory)
     rounds = (trainer.max_epochs or 0) if stage == "fit" else 0
-    last = rounds - (not module.finetune_epochs)  # an evaluation fine-tunes with what the next round would have
+    last = rounds - (not module.finetune_epochs)  # fine-tuning before an evaluation uses the next round's options
     with no_global_draws(partial(schedule_draws, schedule.scheduler)):
         return optimizer, schedule, schedule.check(max(0, last))
 
@@ -262,7 +267,7 @@ def _optimization(
 def _optimizer_memory(
     wanted: bool, optimizer: ClientOptimizer, layout: Layout, phases: tuple[Phase, ...], remarks: list[str]
 ) -> OptimizerMemory | None:
-    """Return where the bank keeps the optimizers' states; None where they begin anew, or there are none."""
+    """Return the row sets that keep the optimizers' states; None if optimizers begin anew or have no state."""
     if not wanted:
         return None
     models = dict.fromkeys(name for phase in phases for name in phase.objective.optimized)
@@ -275,20 +280,20 @@ def _optimizer_memory(
 
 
 def schedule_draws(scheduler: object, generators: str) -> str:
-    """Say that a schedule must not draw.
+    """Describe the mistake of a schedule that draws random numbers.
 
     Args:
-        scheduler: the user's.
-        generators: those it has drawn from.
+        scheduler: the user's schedule.
+        generators: names of the generators that it has drawn from.
     """
     return (
         f"model.lr_scheduler {type(scheduler).__name__} draws from {generators}, so that a resumed run would differ; "
-        "a schedule is a function of the round number only"
+        "a schedule must be a function of the round number only"
     )
 
 
 def _batch_size(wanted: int | str, data: ClientData) -> int:
-    """Samples in a batch, at most those of the largest client: an engine makes room for as many."""
+    """Return the number of samples in a batch, at most those of the largest client: engines allocate memory for it."""
     largest = max(1, int(data.sizes("train").max()))
     return min(wanted, largest) if isinstance(wanted, int) else largest
 
@@ -302,7 +307,7 @@ def _engine(
     phases: tuple[Phase, ...],
     former: RunParts | None,
 ) -> Engine:
-    """The engine, with the data on the run's device; it says which clients go together, and to which process."""
+    """Move the data to the run's device and build the engine, which plans the cohorts."""
     federation.data = federation.data.to(trainer.strategy.root_device)
     config = EngineConfig(
         network=module.network,
@@ -334,18 +339,18 @@ def _engine(
 
 
 def _watched(federation: Federation) -> dict[str, str]:
-    """Layers whose inputs the selection wants, and what it is called."""
+    """Return the selection's name, for error messages, by name of each layer whose inputs the selection uses."""
     selection = federation.require(Selection)
     return {name: f"selection {type(selection).__name__}" for name in selection.features}
 
 
 def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine) -> Bank:
-    """The bank, with a row for each node of this process and the sets that policies asked for."""
+    """Build the bank, with a row for each node of this process and the row sets that policies declare."""
     ranks = Ranks(_owners(trainer, federation, engine), trainer.global_rank, trainer.world_size)
     models = _first_models(federation, ranks.own.tolist(), dtype_of_rows(trainer))
     wanted = _row_sets(federation, phases)
-    begin = {"models": lambda: models.clone(), "zeros": lambda: _no_updates(federation.layout, models)}
-    sets = {name: begin[wanted[name]]() for name in sorted(wanted)}
+    initial = {"models": lambda: models.clone(), "zeros": lambda: _zero_parameters(federation.layout, models)}
+    sets = {name: initial[wanted[name]]() for name in sorted(wanted)}
     numbers = federation.numbers(phase.objective for phase in phases)
     bank = Bank(federation.layout, models, federation.num_clients, sets, ranks, numbers)
     bank.timed = trainer.phase
@@ -355,10 +360,11 @@ def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...]
 def _former_bank(
     trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine, former: RunParts
 ) -> Bank:
-    """The bank of the run that this one continues.
+    """Return the bank of the run that this one continues.
 
     Raises:
-        UserError: it has other clients, rows of another kind, or was spread over another number of processes.
+        UserError: the bank has other clients, other row sets or another precision, or was divided among another number
+            of processes.
     """
     bank = former.bank
     rows, dtype = bank.boundary.rows, dtype_of_rows(trainer)
@@ -378,17 +384,17 @@ def _former_bank(
 
 
 def _owners(trainer: DFLTrainer, federation: Federation, engine: Engine) -> Tensor:
-    """Whose process each node belongs to, long [n]."""
+    """Return the process that each node belongs to, long [n]."""
     return owners_of(engine.cohorts, federation.num_nodes, trainer.world_size)
 
 
 def _row_sets(federation: Federation, phases: tuple[Phase, ...]) -> dict[str, str]:
-    """Row sets of policies and objectives in addition to `models`, with their initial values."""
+    """Collect the row sets of policies and objectives in addition to `models`, with their initial values."""
     return federation.row_sets(phase.objective for phase in phases)
 
 
 def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype) -> Tensor:
-    """The first models of the nodes, [len(nodes), width]."""
+    """Create the first models of the nodes, [len(nodes), width]."""
     layout, network, init = federation.layout, federation.network, federation.init
     if init == "common":
         return layout.flatten(network, dtype).repeat(len(nodes), 1)
@@ -401,8 +407,8 @@ def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype) 
         raise UserError(f"model.init={init}: {error}") from None
 
 
-def _no_updates(layout: Layout, models: Tensor) -> Tensor:
-    """Zeros in the place of parameters, [own, width]; buffers, which are no updates, are those of the models."""
+def _zero_parameters(layout: Layout, models: Tensor) -> Tensor:
+    """Copy the models with all parameters set to 0, [own, width]; buffers have no updates and stay as they are."""
     rows = torch.zeros_like(models)
     for start, stop in layout.buffers.ranges:
         rows[:, start:stop] = models[:, start:stop]
@@ -410,24 +416,24 @@ def _no_updates(layout: Layout, models: Tensor) -> Tensor:
 
 
 def _room(trainer: DFLTrainer, federation: Federation, row_sets: int | None) -> int | None:
-    """Bytes of the GPU that rows and data leave free, the least of all processes; None: not known.
+    """Return the bytes of the GPU that rows and data leave free, the least of all processes; None if unknown.
 
     Args:
-        trainer: of the run.
-        federation: of the run.
-        row_sets: those still to be made, beside `models`; None: all rows are there already.
+        trainer: the trainer, with its device and processes.
+        federation: the data, network and policies; its data are on the GPU already.
+        row_sets: number of row sets in addition to `models` that are yet to be made; None: all rows exist already.
     """
     free = card.free_memory(trainer.strategy.root_device)
     if free is None:
         return None
     if row_sets is not None:
         nodes = -(-federation.num_nodes // trainer.world_size)
-        sets = 2 * (1 + row_sets) + (federation.policy(Outgoing) is not None)  # and what is sent
+        sets = 2 * (1 + row_sets) + (federation.policy(Outgoing) is not None)  # 2 buffers each, and `sent`
         rows = sets * nodes * federation.layout.width * dtype_of_rows(trainer).itemsize
         if rows >= free:
             raise UserError(
                 f"the models of {nodes} nodes take {size(rows)}, and the GPU has {size(free)} free "
-                "beside the data; lower data.num_clients or use a smaller network"
+                "in addition to the data; lower data.num_clients or use a smaller network"
             )
         free -= rows
     count = trainer.world_size if is_connected() else 1

@@ -1,4 +1,4 @@
-"""The evaluation of a boundary: which models clients are judged by, their fine-tuning, predictions and scores."""
+"""The evaluation of a boundary: the models that clients are judged by, their fine-tuning, predictions and scores."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
 
     Args:
         module: the module of a run that is set up.
-        stage: what the trainer does.
+        stage: the trainer's present function: fitting, validating or testing.
     """
     federation, engine = module.federation, module.engine
     references = evaluated_models(module)
     splits = _splits_with_data(federation)
     if federation.policy(Prediction) is None:
-        found = {split: _without_broken(module, engine.evaluate(references, split), split) for split in splits}
+        by_split = {split: _without_broken(module, engine.evaluate(references, split), split) for split in splits}
     else:
-        found = predict(engine, *_members(module, references, stage), splits)[1]
+        by_split = predict(engine, *_members(module, references, stage), splits)[1]
     results: dict[str, Tensor] = {}
-    for split, scores in found.items():
+    for split, scores in by_split.items():
         results |= {f"{split}_loss": scores.losses}
         results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
     module.bank.abandon()
@@ -56,12 +56,13 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
 def reported_models(module: RunModule) -> References:
     """Return the model that each client is judged by.
 
-    It is its own, one that a policy or the objective keeps for that, or its server's with its personal part.
+    It is the client's own model, one that a policy or the objective keeps for evaluation, or its server's model with
+    the client's personal parameters.
     """
     federation = module.federation
     owners, rows = torch.arange(federation.num_clients), federation.reported_rows
     if rows != "models":
-        return References.rows(rows, owners)  # each client keeps its own, under a server too
+        return References.rows(rows, owners)  # each client has a row of its own in the set, even under a server
     nodes = federation.server_of(owners)
     if federation.topology.num_servers > 1:
         selection = federation.require(Selection)
@@ -71,7 +72,7 @@ def reported_models(module: RunModule) -> References:
 
 
 def evaluated_models(module: RunModule) -> References:
-    """Return the reported models, or what fine-tuning makes of them; see `DFLModule.evaluated_models`."""
+    """Return the reported models, fine-tuned if the run asks for it; see `DFLModule.evaluated_models`."""
     bank, references = module.bank, reported_models(module)
     layout = module.federation.layout
     phases = module.objective.adaptation(layout)
@@ -87,13 +88,13 @@ def evaluated_models(module: RunModule) -> References:
 
 
 def try_prediction(module: RunModule, stage: TrainerFn | None) -> None:
-    """Let one client predict by its first model, so that a broken policy fails before anything is trained."""
+    """Let one client predict with its first model, so that a broken policy fails before training."""
     federation = module.federation
     prediction, data = federation.policy(Prediction), federation.data
     splits = _splits_with_data(federation)
     if prediction is None or not splits:
         return
-    # A client that has training data comes first: its policy has something to remember.
+    # Prefer a client with training data, since a prediction policy may store features of it.
     weight = data.sizes(splits[-1]) * (1 + data.sizes("train").clamp(max=1))
     client, rows = weight.argmax()[None], federation.reported_rows
     _members(module, References.rows(rows, torch.arange(federation.num_clients)), stage)
@@ -122,7 +123,7 @@ def _splits_with_data(federation: Federation) -> list[str]:
 
 
 def _without_broken(module: RunModule, scores: Evaluation, split: str) -> Evaluation:
-    """Set the task's numbers and metrics to NaN where a loss is infinite, and warn once for each client."""
+    """Set the task's numbers and metrics to NaN for models whose loss is infinite, and warn once for each client."""
     broken = scores.losses.isinf()
     clients = torch.nonzero(broken).flatten().tolist()
     if not clients:
@@ -138,12 +139,12 @@ def _without_broken(module: RunModule, scores: Evaluation, split: str) -> Evalua
 
 
 def _members(module: RunModule, judged: References, stage: TrainerFn | None) -> tuple[References, Tensor]:
-    """Return the models that clients predict with, those of each client in a row, and their weights, float64.
+    """Return the models that clients predict with, grouped by client, and their weights, float64.
 
     Args:
-        module: the module of the run.
-        judged: the clients' own models, in their order.
-        stage: what the trainer does.
+        module: the module of a run that is set up.
+        judged: the model that each client is judged by, in the order of the clients.
+        stage: the trainer's present function: fitting, validating or testing.
 
     Raises:
         UserError: a prediction leaves a client out, or mixes clients' models under a server.
@@ -153,10 +154,10 @@ def _members(module: RunModule, judged: References, stage: TrainerFn | None) -> 
     if stage != TrainerFn.FITTING:
         restore_policies(federation, bank.boundary.callbacks)
     with draws_by_name_only(bank.boundary.round, prediction, "members"):
-        found = prediction.members(federation)
-    if found is None:
+        members = prediction.members(federation)
+    if members is None:
         return judged, torch.ones(federation.num_clients, dtype=torch.float64)
-    links, shares = found
+    links, shares = members
     if len(shares) != len(links):
         what, remedy = f"{len(shares)} weights for {len(links)} links", "there must be one for each"
     elif federation.num_servers:
@@ -170,7 +171,7 @@ def _members(module: RunModule, judged: References, stage: TrainerFn | None) -> 
 
 
 def _models_of_senders(module: RunModule, judged: References, links: Links) -> References:
-    """Return the senders' models with the receivers' personal columns; of a link to itself, the judged model."""
+    """Return the senders' models with the receivers' personal columns; for a link to itself, the judged model."""
     receivers, senders, rows = links.receivers, links.senders, module.federation.reported_rows
     if not module.finetune_epochs:
         return References.rows(rows, senders, receivers)
@@ -183,7 +184,7 @@ def _models_of_senders(module: RunModule, judged: References, links: Links) -> R
 
 
 def _evaluate_without_finetuning(module: RunModule, references: References) -> None:
-    """Undo the fine-tuning that diverged, so that these clients are judged by the models that it started from."""
+    """Undo the fine-tuning that diverged, so that these clients are judged by their models before fine-tuning."""
     owners, after = references.owners, module.bank.boundary.round - 1
     if module.on_divergence == "stop":
         names = ", ".join(map(str, owners.tolist()))
@@ -193,5 +194,6 @@ def _evaluate_without_finetuning(module: RunModule, references: References) -> N
         )
     module.bank.undo_training(references)
     module.warn_of_divergence(
-        owners.tolist(), f"after {nth_round(after)}: fine-tuning of client {{}} diverged; it is judged without"
+        owners.tolist(),
+        f"after {nth_round(after)}: fine-tuning of client {{}} diverged; it is judged without fine-tuning",
     )

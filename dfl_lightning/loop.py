@@ -1,8 +1,9 @@
-"""The custom loop: one Lightning epoch is one communication round, one batch is the local work of all clients.
+"""The custom loop: one Lightning epoch is one communication round, one batch is the local training of all clients.
 
-Every private name of Lightning's loops is in this file; `tests/test_lightning_contract.py` lists them. What a round
-does is in `protocol.py`. A round either happened or did not: the bank's boundary is replaced at its end, every counter
-of Lightning follows from it, and a stop, a signal or a checkpoint at any moment means the last boundary.
+All uses of private names of Lightning's loops are in this file; `tests/test_lightning_contract.py` lists them. The
+steps of a round are in `protocol.py`. A round is either complete or has no effect: the bank's boundary is replaced at
+its end, all counters of Lightning are derived from the boundary, and a stop, a signal or a checkpoint at any moment
+refers to the last boundary.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class RunStopped(BaseException):
 
 
 class EarlySignals(_SignalConnector):
-    """A SIGTERM before the first round is remembered until the loop listens; evaluations it simply ends.
+    """Signal handlers until the first round: a SIGTERM before a fit's first round is stored for the loop.
 
-    Lightning would pass it on to the other processes and wait for them inside the signal's handler.
+    Lightning's handler would send the signal to the other processes and wait for them inside the handler.
     """
 
     def register_signal_handlers(self) -> None:
-        """For a fit: a run that only evaluates has nothing to save."""
+        """Install the handlers for a fit only, since an evaluation has nothing to save when it is ended."""
         if self.trainer.state.fn == TrainerFn.FITTING:
             super().register_signal_handlers()
 
@@ -68,9 +69,9 @@ class EarlySignals(_SignalConnector):
 
 
 class NamedCheckpoints(_CheckpointConnector):
-    """A run goes on from a checkpoint that is named, and then in the folder of that checkpoint's run.
+    """Resuming from named checkpoints only, in the folder of the checkpoint's run.
 
-    Lightning would also take, without a word of the user's, what an `OnExceptionCheckpoint` of an earlier run has left.
+    Lightning would also resume, unasked, from a file that an `OnExceptionCheckpoint` of an earlier run has left.
     """
 
     def _parse_ckpt_path(
@@ -83,25 +84,25 @@ class NamedCheckpoints(_CheckpointConnector):
             best = [callback.best_model_path for callback in keeping if callback.best_model_path]
             if len(best) != 1:
                 raise UserError(
-                    f"ckpt_path=best: {len(best) or 'no'} ModelCheckpoint{'s' * (len(best) > 1)} of the trainer kept a "
-                    "best model; give a run folder or a checkpoint"
+                    f"ckpt_path=best: {len(best) or 'no'} ModelCheckpoint{'s' * (len(best) > 1)} of the trainer saved "
+                    "a best model; set ckpt_path to a run folder or a checkpoint"
                 )
             ckpt_path = best[0]
-        found = super()._parse_ckpt_path(state_fn, ckpt_path, model_provided, model_connected)
+        path = super()._parse_ckpt_path(state_fn, ckpt_path, model_provided, model_connected)
         if state_fn == TrainerFn.FITTING:
-            cast("RunTrainer", self.trainer).resumed_from = found
-        return found
+            cast("RunTrainer", self.trainer).resumed_from = path
+        return path
 
 
 def checkpoint_by_word(trainer: Trainer, word: str) -> str | Path | None:
-    """Return the checkpoint that callbacks of the trainer call `best` or `last`; None where there is none.
+    """Return the checkpoint that callbacks of the trainer call `best` or `last`; None if there is none.
 
     Args:
-        trainer: about to fit.
+        trainer: the trainer that is about to fit.
         word: `best` or `last`.
 
     Raises:
-        UserError: no callback kept a best model, or several did.
+        UserError: no callback saved a best model, or several did.
     """
     connected = trainer.lightning_module is not None
     return trainer._checkpoint_connector._parse_ckpt_path(TrainerFn.FITTING, word, True, connected)
@@ -110,12 +111,12 @@ def checkpoint_by_word(trainer: Trainer, word: str) -> str | Path | None:
 class LoggedNumber(_ResultMetric):
     """A number that is logged in each round.
 
-    Lightning moves it to the device of each new value, by way of copies of everything that it holds: for the dozen
-    numbers of a round, that takes longer than a small network takes to train.
+    Lightning moves it to the device of each new value by copying everything that it holds. For the dozen numbers of a
+    round, this takes longer than the training of a small network.
     """
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Only where something is elsewhere."""
+        """Move the tensors as Lightning does, unless all of them are on the CPU already."""
         if len(args) == 1 and torch.device(args[0]).type == "cpu":
             tensors = (value for value in vars(self).values() if isinstance(value, Tensor))
             if self.is_tensor and all(tensor.device.type == "cpu" for tensor in tensors):
@@ -124,7 +125,7 @@ class LoggedNumber(_ResultMetric):
 
 
 class LoggedNumbers(_ResultCollection):
-    """What the rounds log, by name."""
+    """The numbers that rounds log, by name."""
 
     def __setitem__(self, key: str, value: _ResultMetric) -> None:
         value.__class__ = LoggedNumber
@@ -132,15 +133,15 @@ class LoggedNumbers(_ResultCollection):
 
 
 class LocalWork(_TrainingEpochLoop):
-    """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted.
+    """The only batch of a round: `training_step` calls the engine. Step numbers are derived from rounds, not counted.
 
     Args:
-        trainer: of the run.
-        min_steps: least number of steps, as Lightning's loop takes it; a run has rounds instead.
-        max_steps: most steps, likewise.
+        trainer: the `DFLTrainer`.
+        min_steps: least number of steps, an argument of Lightning's loop; a run counts rounds instead.
+        max_steps: largest number of steps, an argument of Lightning's loop.
     """
 
-    done = property(lambda self: self._is_training_done)  # the base also leaves on should_stop
+    done = property(lambda self: self._is_training_done)  # the base class also stops if should_stop is set
     global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)
     _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)
 
@@ -159,7 +160,7 @@ class RoundLoop(_FitLoop):
     """Rounds until `max_rounds`, early stopping or a signal.
 
     Args:
-        trainer: of the run.
+        trainer: the `DFLTrainer`.
         min_epochs: least number of rounds, which early stopping respects; None: no least number.
         max_epochs: number of rounds; None: Lightning's default.
     """
@@ -178,19 +179,19 @@ class RoundLoop(_FitLoop):
 
     @property
     def rounds_committed(self) -> int:
-        """Rounds whose models a checkpoint would hold now."""
+        """The number of rounds in the last boundary, which a checkpoint would save now."""
         module = cast("RunModule | None", self.trainer.lightning_module)
         return 0 if module is None or not module.is_set_up else module.bank.boundary.round
 
     @property
     def rounds_done(self) -> int:
-        """Rounds that have gone through everything; one that still waits for its evaluation does not count."""
+        """The number of complete rounds; a committed round that has not been evaluated yet does not count."""
         committed = self.rounds_committed
         return committed if not committed or self._protocol.bank.boundary.closed else committed - 1
 
     @property
     def is_over(self) -> bool:
-        """Whether no round is left to do: the run has them all, or early stopping had ended it when it was saved."""
+        """True if no round is left: all rounds are done, or early stopping had ended the run when it was saved."""
         if self.max_epochs is not None and 0 <= self.max_epochs <= self.rounds_done:
             return True
         return self.rounds_done > 0 and self._stopped_early
@@ -202,7 +203,7 @@ class RoundLoop(_FitLoop):
 
     # --- the round ----------------------------------------------------------------------------------------------------
     def advance(self) -> None:
-        """One communication round; only its evaluation, where an interruption came between."""
+        """Run one communication round; if it was interrupted after its commit, only its evaluation."""
         started = time.perf_counter()
         protocol = self._protocol
         bank = protocol.bank
@@ -223,7 +224,7 @@ class RoundLoop(_FitLoop):
         bank.boundary = bank.boundary._replace(metrics=metrics)
 
     def _evaluate(self) -> None:
-        """Lightning's validation loop; an interrupted one leaves everything ready for a second fit."""
+        """Run Lightning's validation loop; if it is interrupted, reset the trainer's state for a second fit."""
         self.trainer.validating = True
         try:
             self.epoch_loop.val_loop.run()
@@ -234,32 +235,34 @@ class RoundLoop(_FitLoop):
             self.trainer.training = True
 
     def local_work(self) -> None:
-        """Called by `training_step`."""
+        """Train all clients; `training_step` calls this method."""
         assert self.round is not None
         self._protocol.train(self.round)
 
     def on_advance_end(self) -> None:
-        """Lightning's hooks (loggers, early stopping); then the boundary is closed and files are written."""
+        """Call Lightning's hooks (loggers, early stopping), close the boundary, and write files."""
         super().on_advance_end()
         bank = self._protocol.bank
         self._refuse_changed_boundary()
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary", self.trainer, self._protocol.module)
         self._stop_together()
-        if not self.done:  # a signal in the last round stops nothing any more
-            asked = self._stop_signal  # one that comes while the processes agree is acted on in the next round
+        if not self.done:  # after the last round there is nothing left to stop
+            signum = self._stop_signal  # a signal that arrives after this line takes effect in the next round
             try:
-                bank.ranks.agree(asked)
+                bank.ranks.agree(signum)
             except StoppedElsewhere as stop:
-                asked = stop.signum
-            if asked is not None:
-                raise self._stopped(asked)
+                signum = stop.signum
+            if signum is not None:
+                raise self._stopped(signum)
 
     def _refuse_changed_boundary(self) -> None:
-        """Refuse a boundary into whose rows other code than a round's hooks has written; those are checked one by one.
+        """Raise if one of Lightning's hooks has written into the boundary's rows.
+
+        The hooks of a round are checked by `guard_hook`.
 
         Raises:
-            UserError: one of Lightning's hooks has written into them.
+            UserError: names the row set and the remedy.
         """
         bank = self._protocol.bank
         name = bank.written_in_place()
@@ -271,31 +274,34 @@ class RoundLoop(_FitLoop):
             )
 
     def _stop_together(self) -> None:
-        """A callback that ends the run in one process ends it in all of them."""
+        """Stop in all processes if a callback has asked to stop in one of them."""
         self.trainer.should_stop = self._protocol.bank.ranks.any(self.trainer.should_stop)
 
     # --- progress follows the bank ------------------------------------------------------------------------------------
-    skip = False  # a finished run that is resumed trains nothing and says its numbers again
+    skip = False  # even a finished run that is resumed runs the loop, which trains nothing and reports its numbers
 
     def run(self) -> None:
-        """Start where the bank is."""
+        """Run the rounds that follow the bank's boundary."""
         self._follow_the_bank()
         super().run()
 
     def on_run_start(self) -> None:
-        """Callbacks as they were at the boundary; from here on signals are handled."""
+        """Restore the callbacks' states from the boundary, and install the signal handlers."""
         protocol = self._protocol
         protocol.restore_callbacks()
         if self._stopped_early:
             self.trainer.should_stop = True  # the run had ended when it was saved
         protocol.bank.ranks.same("round", self.rounds_done)
-        protocol.federation.engine.between_cohorts = self._look_around
-        self._listen()
+        protocol.federation.engine.between_cohorts = self._check_stop
+        self._install_signal_handlers()
         super().on_run_start()
         self._stop_together()
 
     def on_advance_start(self) -> None:
-        """The round's learning rate is set before LearningRateMonitor looks; a committed round has had these hooks."""
+        """Set the round's learning rate before LearningRateMonitor reads it, and call Lightning's hooks.
+
+        If the round is committed already and only its evaluation is due, its hooks have been called before.
+        """
         protocol = self._protocol
         if protocol.bank.boundary.closed:
             protocol.module.catch_up_schedule()
@@ -305,7 +311,7 @@ class RoundLoop(_FitLoop):
             self.epoch_progress.increment_started()
 
     def load_state_dict(self, state_dict: dict, prefix: str = "") -> None:
-        """Lightning's counters are read and then derived from the bank, which was restored before."""
+        """Restore Lightning's state, then derive its counters from the bank, which has been restored before."""
         super().load_state_dict(state_dict, prefix)
         self._follow_the_bank()
 
@@ -315,22 +321,22 @@ class RoundLoop(_FitLoop):
                 setattr(progress, count, self.rounds_done)
         batches = self.epoch_loop.batch_progress
         batches.reset_on_run()
-        last = min(1, self.rounds_committed)  # the last round's one batch; the next round begins at 0
-        for count in vars(batches.total):  # rounds that were begun and dropped do not count
+        last = min(1, self.rounds_committed)  # the only batch of the last round, if there was one
+        for count in vars(batches.total):  # rounds that were begun and discarded do not count
             setattr(batches.total, count, self.rounds_committed)
             setattr(batches.current, count, last)
         batches.is_last_batch = bool(last)
-        if self.rounds_committed > self.rounds_done:  # its evaluation is made up for, from the beginning
+        if self.rounds_committed > self.rounds_done:  # the missing evaluation starts from the beginning
             self.epoch_loop.val_loop.batch_progress.reset()
         self.restarting = False
 
     # --- signals ------------------------------------------------------------------------------------------------------
     @contextmanager
-    def giving_signals_back(self) -> Iterator[None]:
-        """Around a fit: whatever happens in it, signals mean afterwards what they meant before."""
+    def restore_signal_handlers(self) -> Iterator[None]:
+        """Restore the signal handlers after the fit that runs inside, however it ends."""
         before = {signum: signal.getsignal(signum) for signum in SIGNALS}
         if before[signal.SIGINT] is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Lightning can tidy up
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # raises KeyboardInterrupt, so Lightning tidies up
         try:
             yield
         finally:
@@ -339,14 +345,14 @@ class RoundLoop(_FitLoop):
                 for signum, handler in before.items():
                     signal.signal(signum, handler or signal.SIG_DFL)
 
-    def _listen(self) -> None:
-        """The first Ctrl-C or SIGTERM is handled between cohorts; a second Ctrl-C at once.
+    def _install_signal_handlers(self) -> None:
+        """Handle the first Ctrl-C or SIGTERM between cohorts, and a second Ctrl-C at once.
 
-        Lightning would raise SIGTERM in the middle of a round and Ctrl-C inside whatever runs.
+        Lightning would stop at a SIGTERM in the middle of a round, and at Ctrl-C in the middle of any operation.
         """
         early = self.trainer._signal_connector
         self._stop_signal = signal.SIGTERM if early.received_sigterm else None
-        early.received_sigterm = False  # Lightning's loops would leave in this process alone
+        early.received_sigterm = False  # otherwise Lightning's loops would end in this process only
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
                 signal.signal(signum, self._on_signal)
@@ -357,13 +363,13 @@ class RoundLoop(_FitLoop):
         self._stop_signal = signum
 
     def _stopped(self, signum: int) -> RunStopped:
-        """With the run folder where the rounds are saved on the way out."""
+        """Make the exception that ends the run, with the run folder if its rounds are saved."""
         trainer, rounds = cast("RunTrainer", self.trainer), self.rounds_committed
         folder = trainer.run_folder if trainer.keeps_checkpoints and rounds else None
         return RunStopped(signum, rounds, None if folder is None else folder.path)
 
-    def _look_around(self) -> None:
-        """Between cohorts: has a signal come, or has another process gone?"""
+    def _check_stop(self) -> None:
+        """Raise between cohorts if a signal has arrived or another process has ended."""
         look_for_the_others()
         if self._stop_signal is not None:
             raise self._stopped(self._stop_signal)

@@ -1,4 +1,4 @@
-"""The LightningModule around the bank: one network for all clients, and how they train."""
+"""The LightningModule around the bank: one network for all clients, and their local training."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DFLModule(LightningModule):
         task: what outputs and targets mean: `Classification`, `Regression`, or your own; null means what the data call
             for.
         keep_optimizer: each client keeps the state of its optimizer (momentum, Adam's moments and count of steps) from
-            round to round, and goes on from it when it trains again; the state is never sent. Fine-tuning before an
+            round to round, and continues from it when it trains again; the state is never sent. Fine-tuning before an
             evaluation has a new optimizer.
     """
 
@@ -114,7 +114,7 @@ class DFLModule(LightningModule):
                 raise UserError(f"model.{name}={value}; it must be {least} or more")
         if not isinstance(network, nn.Module):
             remedy = f"make an object of it, {network.__name__}(…)" if isinstance(network, type) else "give an object"
-            raise UserError(f"model.network is {network!r}, and no torch.nn.Module; {remedy}")
+            raise UserError(f"model.network is {network!r}, which is not a torch.nn.Module; {remedy}")
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
@@ -134,14 +134,14 @@ class DFLModule(LightningModule):
         """Make the next fit begin at round 0, with the first models."""
         self.__dict__.pop("parts", None)
         self._said: set[str] = set()
-        self._diverged: set[int] = set()  # who has been named in a warning
-        self._broken: set[int] = set()  # likewise: whose loss was not finite; -1: the server's
+        self._diverged: set[int] = set()  # clients that a warning of divergence has named
+        self._broken: set[int] = set()  # clients that a warning of losses has named; -1: the server
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self.sources: dict[str, ModuleSource] = {}  # of the user's own code that the run uses, by module
 
     def __repr__(self) -> str:
-        """The network, and how clients train."""
+        """Show the network and the options of local training."""
         optimizer = name_of(self.optimizer_factory)
         length = f"local_epochs={self.local_epochs}" if self.local_steps is None else f"local_steps={self.local_steps}"
         training = f"{length}, batch_size={self.batch_size}, optimizer={optimizer}"
@@ -149,10 +149,10 @@ class DFLModule(LightningModule):
 
     @property
     def duration(self) -> Duration:
-        """A client's local work in a round."""
+        """The length of a client's local training in a round."""
         return Duration(self.local_epochs, self.local_steps)
 
-    # --- what the run is made of ------------------------------------------------------------------------------------
+    # --- the parts of the run ---------------------------------------------------------------------------------------
     @property
     def network(self) -> nn.Module:
         """The plain network; its own parameters are not any client's."""
@@ -165,12 +165,12 @@ class DFLModule(LightningModule):
 
     @property
     def is_set_up(self) -> bool:
-        """Whether there is a run, with an engine and the clients' models."""
+        """True if a run is set up, with an engine and the clients' models."""
         return "parts" in self.__dict__
 
     @property
     def federation(self) -> Federation:
-        """What is fixed for the run."""
+        """The data, topology, network and policies of the run."""
         return self.parts.federation
 
     @property
@@ -180,27 +180,27 @@ class DFLModule(LightningModule):
 
     @property
     def engine(self) -> Engine:
-        """What trains and scores them."""
+        """The engine, which trains and evaluates models."""
         return self.parts.engine
 
     def __getattr__(self, name: str) -> Any:
-        """Parameters and modules, by Lightning.
+        """Look up parameters and submodules as torch does; explain that a run's parts exist only after its set-up.
 
         Raises:
-            AttributeError: there is none of this name, or not before a run is set up.
+            AttributeError: the module has no such attribute, or a run must be set up first.
         """
         if name in ("parts", "federation", "bank", "engine"):
-            raise AttributeError(f"module.{name} is there once trainer.fit or trainer.prepare has set a run up")
+            raise AttributeError(f"module.{name} exists only after trainer.fit or trainer.prepare has set a run up")
         return super().__getattr__(name)
 
     def setup(self, stage: str) -> None:
-        """Set up data, topology, network, engine and rows; refuse what does not fit together before training."""
+        """Set up data, topology, network, engine and bank, and check that they fit together."""
         if not hasattr(self.trainer, "settle_policies"):
             raise UserError(f"a DFLModule is trained by a DFLTrainer, not by a {type(self.trainer).__name__}")
         self._find_sources()
         self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
         self._schedule = self.parts.schedule
-        if stage != "fit":  # what policies know after a fit of this process is still known
+        if stage != "fit":  # an evaluation after a fit uses the states that the fit left to the policies
             evaluation.restore_policies(self.federation, self.bank.boundary.callbacks)
 
     def _find_sources(self) -> None:
@@ -214,7 +214,7 @@ class DFLModule(LightningModule):
         trainer.remarks += [sentence for sentence in said if sentence and sentence not in trainer.remarks]
 
     def on_fit_start(self) -> None:
-        """Check that the first models of all clients are numbers."""
+        """Check that all clients' models are finite, prepare the engine, and try the prediction policy."""
         with self.bank.ranks.together():
             refuse_broken_start(self.federation, self.bank.rows("models"))
         self.engine.tune_to_device(self.bank.ranks)
@@ -265,30 +265,30 @@ class DFLModule(LightningModule):
     # --- optimizer and schedule: a pure function of the round ---------------------------------------------------------
     @property
     def hyperparameters(self) -> Hyperparameters:
-        """What the optimizer's groups are in the round after the present boundary."""
+        """The options of the optimizer's groups in the round after the last boundary."""
         return self.catch_up_schedule()
 
     def catch_up_schedule(self) -> Hyperparameters:
-        """Bring the schedule to the bank's round; returns what the optimizer's groups are in it."""
+        """Move the schedule to the bank's round; return the options of the optimizer's groups in it."""
         with no_global_draws(partial(schedule_draws, self._schedule.scheduler)):
             return self._schedule.at(self.bank.boundary.round)
 
     def configure_optimizers(self) -> Any:
-        """Return the stub, so that LearningRateMonitor knows the schedule."""
+        """Return the stub of the optimizer and its schedule, which LearningRateMonitor reads."""
         schedule = self._schedule = Schedule(self.parts.optimizer, self.scheduler_factory)
         stub, scheduler = schedule.stub, schedule.scheduler
         return stub if scheduler is None else {"optimizer": stub, "lr_scheduler": scheduler}
 
     # --- checkpoints: a boundary each ---------------------------------------------------------------------------------
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save of callbacks what the boundary says, whatever the live objects have become since."""
+        """Save the callbacks' states of the last boundary, not their present ones, and a description of the run."""
         boundary = self.bank.boundary
         if "callbacks" in checkpoint and boundary.callbacks:
             checkpoint["callbacks"] = copy.deepcopy(boundary.callbacks)
         checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **self._about()}
 
     def _about(self) -> dict[str, Any]:
-        """What a checkpoint says about the run."""
+        """Describe the run for a checkpoint: its config, history, the user's own code, decisions, and fingerprint."""
         about: dict[str, Any] = {
             "settings": settings_text(self.dfl_trainer.config),
             "history": copy.deepcopy(self.history),
@@ -300,7 +300,11 @@ class DFLModule(LightningModule):
         return {**about, **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse another network's, client count's or config's checkpoint, and one with more rounds than are wanted."""
+        """Check that the checkpoint fits this run, and restore its metrics, history and the engine's decisions.
+
+        A checkpoint of another network, number of clients or config is refused, and so is one with more rounds than
+        the run has.
+        """
         trainer = self.dfl_trainer
         about = check_fingerprint(trainer, self, checkpoint.get("dfl_lightning"))
         done = int(checkpoint["state_dict"]["bank.progress"][0])
@@ -310,12 +314,13 @@ class DFLModule(LightningModule):
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             self.history = resumed_history(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own
-        if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
-            here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
-            checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in here}
+        if self.trainer.fork:  # type: ignore[attr-defined]
+            # A fork may have other policies. Without states of missing ones, Lightning does not warn about them.
+            present = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
+            checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in present}
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """Return the bank's boundary."""
+        """Return the bank's boundary; the module has no parameters of its own."""
         state = {} if destination is None else destination
         if self.is_set_up:
             state |= {f"{prefix}bank.{name}": value for name, value in self.bank.state_dict().items()}
@@ -333,10 +338,10 @@ class DFLModule(LightningModule):
 
     # --- details ------------------------------------------------------------------------------------------------
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """Warn of clients that diverged, naming each of them once a run: the run folder has every round.
+        """Warn of clients that diverged, naming each client once per run; the run folder records every round.
 
         Args:
-            clients: the ids of the clients that diverged now.
+            clients: ids of the clients that have just diverged.
             sentence: the warning, with {} instead of their ids.
         """
         new = [client for client in clients if client not in self._diverged]
@@ -345,10 +350,10 @@ class DFLModule(LightningModule):
             self.warn_once(sentence.format(", ".join(map(str, new))))
 
     def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
-        """Warn of models whose loss is not finite, naming each client once a run.
+        """Warn of models whose loss is not finite, naming each client once per run.
 
         Args:
-            clients: the ids of their clients; -1 is the server.
+            clients: ids of the models' clients; -1 is the server.
             sentence: the warning, with {} instead of `client 3` or `the server`.
         """
         new = [client for client in clients if client not in self._broken]
@@ -357,7 +362,7 @@ class DFLModule(LightningModule):
             self.warn_once(sentence.format("the server" if new == [-1] else f"client {', '.join(map(str, new))}"))
 
     def warn_once(self, sentence: str) -> None:
-        """Warn the user, once a run."""
+        """Warn the user; each sentence is shown once per run."""
         if sentence not in self._said:
             self._said.add(sentence)
             warnings.warn(sentence, UserWarning, stacklevel=2)

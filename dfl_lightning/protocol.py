@@ -1,6 +1,6 @@
-"""One communication round, as the papers read: begin, train, mix, commit.
+"""One communication round in the steps of the papers: begin, train, mix, commit.
 
-An ordinary class on the public Trainer only; `loop.py` calls it from inside Lightning.
+The class uses only the public interface of Trainer; `loop.py` calls it from inside Lightning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dfl_lightning.round import checks
 from dfl_lightning.round.callback import RoundCallback, call_round_hook, draws_by_name_only
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
-from dfl_lightning.round.running import running
+from dfl_lightning.round.running import guard_hook
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.state_copies import copied
 from dfl_lightning.utils.words import nth_round
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RoundProtocol:
-    """The steps of a round. After each, `round.checks` refuses what the next step could not work with."""
+    """The steps of a round. After each step, functions of `round.checks` check its results for the next step."""
 
     def __init__(self, trainer: RunTrainer) -> None:
         self.trainer = trainer
@@ -56,9 +56,9 @@ class RoundProtocol:
         """All callbacks of the trainer, in their order."""
         return cast(Any, self.trainer).callbacks
 
-    # --- where a fit starts -------------------------------------------------------------------------------------------
+    # --- the start of a fit -------------------------------------------------------------------------------------------
     def restore_callbacks(self) -> None:
-        """Restore all callbacks' states from the boundary, and forget what a former fit did to them after it."""
+        """Restore all callbacks' states from the last boundary, whatever a former fit has changed since."""
         saved = self.bank.boundary.callbacks
         self._restored = frozenset(saved)
         for callback in self.callbacks:
@@ -71,7 +71,7 @@ class RoundProtocol:
     def begin(self) -> Round:
         """Make the record of a round, with topology, availability, jobs and candidates."""
         trainer, selection = self.trainer, self.federation.policy(Selection)
-        self.bank.abandon()  # an interrupted round may have left something behind
+        self.bank.abandon()  # an interrupted round may have left rows behind
         round = self._new_round()
         call_round_hook(trainer, "on_start", round, only=partial(self._starts_in, round.index))
         if round.index == 0:
@@ -89,7 +89,7 @@ class RoundProtocol:
         return round
 
     def train(self, round: Round) -> None:
-        """Do the local work of all jobs; a client whose model becomes NaN or infinite takes no further part."""
+        """Train all jobs; a client whose model becomes NaN or infinite takes no further part in the round."""
         m = round.num_clients
 
         def progress(done: int, total: int) -> None:
@@ -103,7 +103,7 @@ class RoundProtocol:
         round.losses[round.jobs.owners] = result.losses
         self._quarantine(round, result)
 
-    # --- 4 to 11: learn from others -----------------------------------------------------------------------------------
+    # --- 4 to 11: exchange and mixing ---------------------------------------------------------------------------------
     def mix(self, round: Round) -> None:
         """Send, compare, select, substitute, weigh and mix."""
         trainer, m = self.trainer, round.num_clients
@@ -142,14 +142,14 @@ class RoundProtocol:
 
     # --- details ------------------------------------------------------------------------------------------------------
     def _starts_in(self, index: int, callback: RoundCallback) -> bool:
-        """Return True if a callback starts in this round: the first one of the run, or of a fork that brings it in."""
+        """Return True if a callback starts in this round, the first of the run or of a fork that adds the callback."""
         is_new = self._restored is not None and bool(callback.state) and callback.state_key not in self._restored
         return index == 0 or is_new
 
     def _call_objective(self, hook: str, round: Round) -> None:
-        """Call a hook of the objective, which draws by name only and writes its own row sets."""
+        """Call a hook of the objective, which may not use global generators and may write only its own row sets."""
         objective = self.federation.objective
-        with draws_by_name_only(round.index, objective, hook), running(self.bank, objective, hook):
+        with draws_by_name_only(round.index, objective, hook), guard_hook(self.bank, objective, hook):
             getattr(objective, hook)(round)
 
     def _new_round(self) -> Round:
@@ -175,7 +175,7 @@ class RoundProtocol:
     def _settle_availability(self, round: Round) -> None:
         """Set the receivers (the active clients, or the servers) and the links over which they may receive.
 
-        Senders are active, too, unless a substitution replaces those that are not.
+        If a substitution replaces inactive senders, links from these are included.
         """
         round.receivers = round.active.clone()
         if round.num_servers:
@@ -186,29 +186,29 @@ class RoundProtocol:
         round.available = round.reachable.between(round.receivers, senders)
 
     def _quarantine(self, round: Round, result: Trained) -> None:
-        bad = round.jobs.owners[~result.finite]
-        if not len(bad):
+        diverged = round.jobs.owners[~result.finite]
+        if not len(diverged):
             return
-        names = ", ".join(map(str, bad.tolist()))
+        names = ", ".join(map(str, diverged.tolist()))
         if self.module.on_divergence == "stop":
             raise UserError(
                 f"{nth_round(round.index)}: training of client {names} diverged (NaN or infinity); "
                 "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
             )
-        round.diverged[bad] = True
-        round.active[bad] = False
-        round.losses[bad] = float("nan")
+        round.diverged[diverged] = True
+        round.active[diverged] = False
+        round.losses[diverged] = float("nan")
         self._settle_availability(round)
         senders = round.clients_only if self.federation.policy(Substitution) else round.active
         round.candidates = round.candidates.between(round.receivers, senders)
         self.module.warn_of_divergence(
-            bad.tolist(),
+            diverged.tolist(),
             f"{nth_round(round.index)}: training of client {{}} diverged; excluded from this round "
             "(warned once per client; diverged.npz has every round)",
         )
 
     def _send(self, round: Round) -> None:
-        """Let policies change what clients send; then each says how many bytes that takes, in their order."""
+        """Let policies change what clients send; then let each set the size of its messages, in their order."""
         call_round_hook(self.trainer, "on_outgoing", round)
         outgoing = [policy for policy in self.trainer.policies() if isinstance(policy, Outgoing)]
         checks.check_sent(round, outgoing)

@@ -69,13 +69,13 @@ NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
     "sync_batchnorm": ((False,), "clients never share batches"),
     "barebones": ((False,), "switch things off one by one"),
 }
-"""Trainer options that have no meaning for rounds: the values that mean "not set", and what to do instead."""
+"""Trainer options that have no meaning for rounds, each with accepted values, which change nothing, and a remedy."""
 
 UNSUITABLE = (
     *(BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler),
     *(ModelPruning, BaseFinetuning, SpikeDetection),
 )
-"""Callbacks of Lightning's that would change nothing, fail, or put other models than the clients' into checkpoints."""
+"""Lightning's callbacks that would change nothing, fail, or save other models than the clients' in checkpoints."""
 
 P = TypeVar("P", bound=families.Policy)
 
@@ -85,46 +85,46 @@ class DFLTrainer(Trainer):
 
     Args:
         max_rounds: number of communication rounds (another name of `max_epochs`); default 100.
-        topology: which clients receive models from which others: a topology file, the name of a shipped one, or a
-            networkx graph of the clients.
-        engine: `stacked`, all clients of a cohort side by side; `loop`, one after the other; `auto`, stacked wherever
-            the network can be.
+        topology: the links between clients: a topology file, the name of a shipped one, or a networkx graph of the
+            clients.
+        engine: `stacked`: all clients of a cohort are trained side by side; `loop`: one after the other; `auto`:
+            stacked if the network allows it.
         checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
             signal or an error ends the run.
         checkpoints: `full`: one file; `sharded`: a folder to which each process writes its clients' models, so that
-            none has to hold all. Either is resumed by any number of processes.
-        keep_comparisons: write the similarities of all pairs of clients, where the method compares them, into the run
+            no process has to hold all. A run can be resumed from either with any number of processes.
+        keep_comparisons: write the similarities of all pairs of clients, if the method compares them, into the run
             folder; never above 1,000 clients.
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
         default_root_dir: folder of the run folders; default `runs`.
-        accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
-        devices: processes, each with its own clients, on a GPU each or on the CPU's cores.
+        accelerator: `cpu`, `gpu`, or `auto`: a GPU if CUDA has one, otherwise the CPU.
+        devices: number of processes, each with its own clients, on a GPU each or on the CPU's cores.
         strategy: `auto`, `ddp` and `clients` mean the same: nothing is averaged between processes.
-        cohorts: least number of groups of clients that are trained in one go; several processes need at least one
-            each. Default: as many as are fast on a CPU, as few as its memory has room for on a GPU.
-        cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
-            numbers stay the same up to rounding.
+        cohorts: least number of cohorts, groups of clients that are trained side by side; several processes need at
+            least one each. Default: as many as are fast on a CPU, as few as the memory allows on a GPU.
+        cuda_graphs: on a GPU, record the steps of local training once and replay them, if that is possible; results
+            stay the same up to rounding.
         precision: `32`, float32 in products and convolutions alike; `tf32`, both may be TensorFloat32 on a GPU that
             has it (on a CPU the same as `32`); `64-true`; or `bf16-mixed` (layers compute in bfloat16, models stay in
             float32).
-        gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
+        gradient_clip_val: largest gradient norm (or value, see `gradient_clip_algorithm`) of each client by itself.
         gradient_clip_algorithm: `norm` (default) or `value`.
         logger: Lightning loggers in addition to the run folder's `metrics.csv`; `true`: TensorBoard if it is
             installed, otherwise CSV, in the folder `logs` of the run.
-        enable_progress_bar: the line about the round in progress.
-        callbacks: policies and monitors of the round, and any of Lightning's.
-        defaults: take `Gossip`, `Uniform` and the commands' monitors where the callbacks have no selection, no
-            aggregation or no monitor.
+        enable_progress_bar: show a line about the round in progress.
+        callbacks: policies and monitors of the round, and any callbacks of Lightning's.
+        defaults: add `Gossip` if the callbacks have no selection, `Uniform` if they have no aggregation, and the
+            commands' default monitors if they have no monitor.
         max_epochs: another name of `max_rounds`.
         fast_dev_run: one round that leaves no files.
-        num_nodes: machines, started by torchrun or SLURM; each with `devices` processes.
+        num_nodes: number of machines, started by torchrun or SLURM, each with `devices` processes.
         process_timeout: seconds that a process waits for another one, which may be stuck, before the run ends.
-        enable_checkpointing: false keeps no checkpoints: the run cannot be resumed.
-        enable_model_summary: Lightning's table, which counts all clients together.
-        kwargs: everything else of Lightning's Trainer.
+        enable_checkpointing: false: save no checkpoints, so that the run cannot be resumed.
+        enable_model_summary: print Lightning's table of the model, which counts all clients together.
+        kwargs: all other options of Lightning's Trainer.
 
     Raises:
-        UserError: an option that has no meaning for rounds, with what to do instead.
+        UserError: an option has a wrong value or no meaning for rounds; the message names the remedy.
     """
 
     def __init__(
@@ -184,36 +184,38 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.checkpoints={checkpoints}; it is full or sharded")
         if checkpoint_every < 1:
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
-        self.remarks: list[str] = []  # what the banner should mention
-        self._remarks_before: tuple[str, ...] | None = None  # those of before the first fit
-        self.replaced_monitors: list[str] = []  # default ones in whose place a command names others
+        self.remarks: list[str] = []  # sentences for the banner
+        self._remarks_before: tuple[str, ...] | None = None  # the remarks before the first fit
+        self.replaced_monitors: list[str] = []  # default monitors that those named in a command replace
         self.phase_seconds: dict[str, float] = {}
         self.fork = False
         self.resumed_from: str | Path | None = None
-        self.tried: Engine | None = None  # of an equal network, data and local work, for a run that is only set up
-        self.repeated_code: dict[str, dict[str, str]] = {}  # hashes of own code in configs of runs, by config
-        self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
-        self.command = ""  # as it was typed, where there was one
-        if accelerator == "auto":  # never MPS by itself: it has no float64
+        # An engine of an equal network, data and local training, which a run that is only set up can reuse.
+        self.tried: Engine | None = None
+        self.repeated_code: dict[str, dict[str, str]] = {}  # hashes of the user's own code by config of an earlier run
+        self.config: dict[str, Any] | None = None  # the resolved configuration; None if no command set one
+        self.command = ""  # the command as it was typed; empty if there was none
+        if accelerator == "auto":  # never MPS, which has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        own = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
-        own += default_callbacks(own) if defaults else []
+        chosen = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
+        chosen += default_callbacks(chosen) if defaults else []
         quick = bool(fast_dev_run)
         kept = enable_checkpointing is not False
-        kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and costs time
+        kwargs["num_sanity_val_steps"] = 0  # evaluating untrained models checks nothing and takes time
         kwargs["use_distributed_sampler"] = False
-        kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
+        kwargs["inference_mode"] = False  # an evaluation may fine-tune models, in buffers that rounds reuse
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
         self.makes_logger = logger is True
         with quiet_lightning():
-            super().__init__(  # written plainly, without kwargs.get above: jsonargparse reads both to find types
+            # jsonargparse reads this call to find types, so it must be plain, without kwargs.get above.
+            super().__init__(
                 max_epochs=rounds,
                 default_root_dir=default_root_dir,
                 accelerator=accelerator,
                 devices=devices,
                 num_nodes=num_nodes,
                 strategy=strategy_for(strategy, devices, num_nodes, process_timeout),
-                callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
+                callbacks=self._complete(chosen, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
                 logger=False if logger is True and not quick else logger,  # see `make_logger`
                 fast_dev_run=1 if quick else False,
                 enable_checkpointing=kept,
@@ -234,18 +236,18 @@ class DFLTrainer(Trainer):
             in_pieces = ShardedCheckpointIO(lambda: cast("RunModule", self.lightning_module).bank)
             self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()
         if not isinstance(self.strategy, (SingleDeviceStrategy, ClientStrategy)):
-            strategy_for(self.strategy, devices, num_nodes)  # what Lightning chose by itself is refused by name
+            strategy_for(self.strategy, devices, num_nodes)  # refuses, by name, a strategy that Lightning chose itself
         old = self.fit_loop
         self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
         self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
 
     def _complete(self, callbacks: list[Callback], progress: bool, folder: bool, checkpoints: bool) -> list[Callback]:
-        """The user's callbacks, and what every run has: progress, the run folder, its checkpoints."""
+        """Check the user's callbacks and add those of every run: progress, the run folder, its checkpoints."""
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 is_class = isinstance(callback, type)
                 name = callback.__name__ if is_class else type(callback).__name__
-                what = f"a class; make an object of it, {name}(…)" if is_class else "no callback"
+                what = f"a class; make an object of it, {name}(…)" if is_class else "not a callback; leave it out"
                 raise UserError(f"callbacks of the trainer: {name} is {what}")
             if isinstance(callback, UNSUITABLE):
                 raise UserError(
@@ -269,27 +271,28 @@ class DFLTrainer(Trainer):
             callbacks += [RunFolder(), ProcessTraffic()]
         callbacks += readers
         if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
-            callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
+            callbacks.append(RoundCheckpoint())  # after the run folder, whose files must hold a checkpoint's rounds
         return callbacks
 
     # --- policies -----------------------------------------------------------------------------------------------
     def policies(self) -> Iterator[families.Policy]:
-        """Return the policies that take part."""
+        """Iterate over the policies that take part."""
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, families.Policy) and not callback.switched_off:
                 yield callback
 
     def policy(self, family: type[P]) -> P | None:
-        """Return the policy of a family that takes part, or None."""
+        """Return the policy of this family that takes part; None if there is none."""
         return next((policy for policy in self.policies() if isinstance(policy, family)), None)
 
     def settle_policies(self) -> tuple[RoundCallback, ...]:
-        """Return the policies and monitors that take part: those whose results are read.
+        """Switch off policies whose results are not used, and return the policies and monitors that take part.
 
-        There is one selection, one aggregation, any number of Outgoing, and at most one of each other family.
+        A run has one selection, one aggregation, any number of Outgoing policies, and at most one policy of each other
+        family.
 
         Raises:
-            UserError: too few, or too many.
+            UserError: a family has too few or too many policies.
         """
         taking_part: list[RoundCallback] = []
         for family, least in (
@@ -300,15 +303,15 @@ class DFLTrainer(Trainer):
             (families.Aggregation, 1),
             (families.Prediction, 0),
         ):
-            found = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
+            members = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
             key = family.__name__.lower()
-            if len(found) < least:
+            if len(members) < least:
                 raise UserError(
                     f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])"
                 )
-            if len(found) > 1:
-                names = ", ".join(type(c).__name__ for c in found)
-                raise UserError(f"{len(found)} policies of the family {key} ({names}); keep one")
+            if len(members) > 1:
+                names = ", ".join(type(c).__name__ for c in members)
+                raise UserError(f"{len(members)} policies of the family {key} ({names}); keep one")
         selection = self.policy(families.Selection)
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, families.Threshold):
@@ -322,14 +325,14 @@ class DFLTrainer(Trainer):
         return tuple(taking_part)
 
     def check_monitors(self, data: ClientData, task: Task) -> None:
-        """Refuse callbacks that need validation data or a logger where there is none, or that prefer the worse models.
+        """Raise if a callback needs validation data or a logger that is missing, or would prefer the worse models.
 
         Args:
-            data: of the clients.
-            task: says which scores are better.
+            data: the clients' data.
+            task: the task, which defines whether higher scores are better.
 
         Raises:
-            UserError: which callback, and what to set.
+            UserError: names the callback and the remedy.
         """
         has_validation = bool(data.sizes("val").sum())
         for callback in self.callbacks:  # type: ignore[attr-defined]
@@ -345,7 +348,7 @@ class DFLTrainer(Trainer):
                 wanted = "max" if higher else "min"
                 if callback.mode != wanted:
                     raise UserError(
-                        f"trainer.callbacks {name} monitors {monitor} with mode {callback.mode}, and a "
+                        f"trainer.callbacks {name} monitors {monitor} with mode {callback.mode}, but a "
                         f"{'higher' if higher else 'lower'} {monitor} is better; set its mode to {wanted}"
                     )
             if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not self.loggers:
@@ -354,7 +357,7 @@ class DFLTrainer(Trainer):
     # --- the run ------------------------------------------------------------------------------------------------
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a verb of the bank: for the profiler, and for summary.json."""
+        """Time an operation of the bank or an engine, for the profiler and summary.json."""
         started = time.perf_counter()
         with cast(Any, self).profiler.profile(name):
             yield
@@ -362,43 +365,43 @@ class DFLTrainer(Trainer):
 
     @property
     def run_folder(self) -> RunFolder | None:
-        """The callback that keeps the run folder; None in a fast_dev_run."""
+        """The callback that writes the run folder; None in a fast_dev_run."""
         return next((c for c in getattr(self, "callbacks", []) if isinstance(c, RunFolder)), None)
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether the run can be resumed."""
+        """True if the run saves checkpoints, so that it can be resumed."""
         return any(isinstance(c, RoundCheckpoint) for c in self.callbacks)  # type: ignore[attr-defined]
 
     def _saved(self) -> str:
-        """What of the run is saved, in words; empty where nothing was to be."""
+        """Describe what of the run is saved; empty if the run saves no checkpoints."""
         saving = (c.saved for c in self.callbacks if isinstance(c, RoundCheckpoint))  # type: ignore[attr-defined]
         return next(saving, "")
 
     @property
     def run(self) -> RunFolder:
-        """What the run folder holds, as arrays: `path`, `metrics`, `clients`, `graphs`, `summary`."""
+        """The run folder, with its contents as arrays: `path`, `metrics`, `clients`, `graphs`, `summary`."""
         if self.run_folder is None:
-            raise UserError("fast_dev_run keeps no run folder")
+            raise UserError("a fast_dev_run writes no run folder; leave fast_dev_run out")
         return self.run_folder
 
     @property
     def default_root_dir(self) -> str:
-        """The run folder once there is one, so that stock callbacks and loggers write into it."""
+        """The run folder, so that stock callbacks and loggers write into it; before it exists, its root folder."""
         folder = self.run_folder
         return str(folder.path) if folder is not None and folder.path is not None else self.runs_root
 
     @property
     def precision(self) -> str:  # type: ignore[override]
-        """Of models and arithmetic: `32-true`, `tf32`, `64-true` or `bf16-mixed`."""
+        """The precision of models and arithmetic: `32-true`, `tf32`, `64-true` or `bf16-mixed`."""
         return self.precision_of_rows
 
     @property
     def _arithmetic(self) -> AbstractContextManager[None]:
-        """What this precision means for products and convolutions of float32 numbers, as long as the run lasts."""
+        """The context that sets torch's precision of float32 products and convolutions during the run."""
         return float32_arithmetic(tf32=self.precision == "tf32")
 
-    def fit(  # type: ignore[override]  # `fork` in the place of Lightning's weights_only, which is always true here
+    def fit(  # type: ignore[override]  # `fork` instead of Lightning's weights_only, which is always true here
         self,
         model: LightningModule,
         train_dataloaders: Any = None,
@@ -414,25 +417,25 @@ class DFLTrainer(Trainer):
             train_dataloaders: not used; data come from the datamodule.
             val_dataloaders: not used.
             datamodule: the clients' data, one of `dfl_lightning.data`.
-            ckpt_path: go on from this checkpoint, or from a run folder's last one, in that run folder.
-            fork: with `ckpt_path`: start a new run folder from it, leaving the old one alone.
+            ckpt_path: continue from this checkpoint, or from a run folder's last one, in its run folder.
+            fork: with `ckpt_path`: write a new run folder and leave the old one as it is.
         """
         if train_dataloaders is not None or val_dataloaders is not None or not isinstance(datamodule, FederatedData):
             raise _no_data("fit")
         if fork and ckpt_path is None:
-            raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
+            raise UserError("fork starts a new run from a checkpoint; set ckpt_path to a run folder or a checkpoint")
         if self.run_folder is not None:
             self.run_folder.leave()
         ckpt_path = _checkpoint(ckpt_path)
-        if ckpt_path in ("best", "last"):  # as the callbacks of an earlier fit know them, which begin anew below
+        if ckpt_path in ("best", "last"):  # looked up now, since the callbacks of an earlier fit are reset below
             ckpt_path = checkpoint_by_word(self, ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
         parts = self._changed_by_rounds(model)
-        if hasattr(model, "last_fit"):  # Lightning refuses what is no module, and `setup` another trainer's
+        if hasattr(model, "last_fit"):  # Lightning and `setup` refuse other objects
             self.remarks[:] = [*self._first_remarks(), *begin_fit(self, cast("RunModule", model), datamodule, parts)]
         loop = cast("RoundLoop", self.fit_loop)
         failures = gpu_failures(self._saved)
-        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), failures, self._arithmetic, connected():
+        with loop.restore_signal_handlers(), quiet_lightning(), one_sentence(), failures, self._arithmetic, connected():
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -443,13 +446,13 @@ class DFLTrainer(Trainer):
                     self.run_folder.unlock()
 
     def _changed_by_rounds(self, module: Any) -> list[Any]:
-        """Return what rounds change: policies, monitors, what stops or saves a run, and the objective."""
+        """Return the objects that rounds change: policies, monitors, callbacks that stop or save, and the objective."""
         kinds = (families.Policy, families.Monitor, EarlyStopping, ModelCheckpoint)
-        found: list[Any] = [callback for callback in self.callbacks if isinstance(callback, kinds)]  # type: ignore[attr-defined]
-        return [*found, module.objective] if hasattr(module, "objective") else found
+        parts: list[Any] = [callback for callback in self.callbacks if isinstance(callback, kinds)]  # type: ignore[attr-defined]
+        return [*parts, module.objective] if hasattr(module, "objective") else parts
 
     def _first_remarks(self) -> list[str]:
-        """Return the remarks of before this trainer's first fit, without those of a fit."""
+        """Return the remarks from before this trainer's first fit."""
         if self._remarks_before is None:
             self._remarks_before = tuple(self.remarks)
         return list(self._remarks_before)
@@ -465,9 +468,9 @@ class DFLTrainer(Trainer):
         """Evaluate a checkpoint's models, or the module's present ones.
 
         Args:
-            model: a `DFLModule`; default that of the last fit.
+            model: a `DFLModule`; default: that of the last fit.
             dataloaders: not used; data come from the datamodule.
-            ckpt_path: a checkpoint, or a run folder with one; default the module's present models.
+            ckpt_path: a checkpoint, or a run folder with one; default: the module's present models.
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
@@ -484,30 +487,31 @@ class DFLTrainer(Trainer):
         verbose: bool = True,
         datamodule: LightningDataModule | None = None,
     ) -> Any:
-        """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
+        """Evaluate a checkpoint's models, or the module's present ones; see `validate` for the arguments."""
         if dataloaders is not None or not isinstance(datamodule, FederatedData):
             raise _no_data("test")
         with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:
-        """Make what `logger=True` asks for, below the run folder, whose name is known only now."""
+        """Create the logger of `logger=True` in the run folder, whose name is not known before the run starts."""
         if self.makes_logger:
             kind = TensorBoardLogger if any(map(find_spec, ("tensorboard", "tensorboardX"))) else CSVLogger
             self.loggers = [kind(save_dir=folder, name="logs")]
 
     def __repr__(self) -> str:
-        """Rounds, policies and topology."""
-        if not hasattr(self, "fit_loop"):  # Lightning writes it into a log while it makes it
+        """Show the number of rounds, the policies, the topology and the engine."""
+        if not hasattr(self, "fit_loop"):  # Lightning logs the trainer while it constructs it
             return "DFLTrainer()"
         names = " + ".join(type(policy).__name__ for policy in self.policies())
         topology = self.topology if isinstance(self.topology, (str, os.PathLike)) else type(self.topology).__name__
         return f"DFLTrainer(max_rounds={self.max_epochs}, {names}, topology={topology}, engine={self.engine})"
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Save the last boundary; nothing where a run ended before it began, or because other code wrote into its rows.
+        """Save the last boundary.
 
-        `OnExceptionCheckpoint` asks in both cases.
+        If the run was interrupted before it began, or because other code wrote into the boundary's rows, nothing is
+        saved: Lightning's `OnExceptionCheckpoint` calls this method even then.
         """
         module = cast("RunModule", self.lightning_module)
         begun = module.is_set_up and (self.run_folder is None or self.run_folder.is_open)
@@ -536,37 +540,39 @@ def _no_data(method: str) -> UserError:
 
 
 def _checkpoint(path: str | Path | None) -> str | Path | None:
-    """A run folder's last checkpoint; anything else as it is, Lightning's words such as `best` included."""
+    """Replace a run folder by its last checkpoint; return anything else, such as Lightning's `best`, as it is."""
     return str(checkpoint_of(path)) if path is not None and Path(path).is_dir() else path
 
 
 def default_monitors() -> list[families.Monitor]:
-    """The monitors of a run that names none: how well neighbours and friends are found."""
+    """Make the monitors of a run that names none: the accuracies of neighbours and friends."""
     return [families.NeighbourAccuracy(), families.FriendAccuracy()]
 
 
 def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
-    """The callbacks of a run that names none: `Gossip`, `Uniform` and `default_monitors`.
+    """Make the default callbacks of the families that a run does not name: `Gossip`, `Uniform`, `default_monitors`.
 
     Args:
-        given: the callbacks that were named; of a family that is among them there is no default.
+        given: the callbacks that the run names; their families get no default.
     """
-    found: list[Callback] = []
+    missing: list[Callback] = []
     for family, defaults in (
         (families.Selection, [families.Gossip()]),
         (families.Aggregation, [families.Uniform()]),
         (families.Monitor, default_monitors()),
     ):
         if not any(isinstance(callback, family) for callback in given):
-            found += defaults
-    return found
+            missing += defaults
+    return missing
 
 
 def _refuse_doubles(callbacks: list[Callback]) -> None:
-    """Where several may be given, none twice: what they draw and remember goes by their names.
+    """Raise if two Outgoing policies or two monitors conflict.
+
+    Their random draws and states are identified by their names, so a name may occur only once.
 
     Raises:
-        UserError: two of one name, or two Outgoing that would write into the same row set.
+        UserError: two have the same name, or two Outgoing policies would write into the same row set.
     """
     sets: dict[str, str] = {}
     for key, family in (("outgoing", families.Outgoing), ("monitors", families.Monitor)):

@@ -193,8 +193,11 @@ def test_a_fit_leaves_the_users_warnings_and_log_levels_alone():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"network": models.MLP}, r"model.network is <class .*>, and no torch.nn.Module; make an object of it, MLP\("),
-        ({"network": "MLP"}, "model.network is 'MLP', and no torch.nn.Module; give an object"),
+        (
+            {"network": models.MLP},
+            r"model.network is <class .*>, which is not a torch.nn.Module; make an object of it, MLP\(",
+        ),
+        ({"network": "MLP"}, "model.network is 'MLP', which is not a torch.nn.Module; give an object"),
         ({"local_epochs": 1.5}, "model.local_epochs=1.5; it must be a whole number"),
         ({"batch_size": "all"}, "model.batch_size=all; it must be a whole number"),
     ],

@@ -260,7 +260,7 @@ def test_a_new_run_leaves_an_on_exception_checkpoint_alone(small_run, tmp_path):
 
 @pytest.mark.parametrize("word", ["best", "last"])
 def test_best_and_last_models_continue_in_their_checkpoints_folder(small_run, word):
-    with pytest.raises(UserError, match="ckpt_path=best: no ModelCheckpoint of the trainer kept a best model"):
+    with pytest.raises(UserError, match="ckpt_path=best: no ModelCheckpoint of the trainer saved a best model"):
         small_run(2).fit("best")
     run = small_run(2, [ModelCheckpoint(monitor="train_loss", save_last=True)]).fit()
     folder = run.folder
@@ -551,7 +551,7 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
             {"callbacks": [families.Gossip]},
             r"callbacks of the trainer: Gossip is a class; make an object of it, Gossip\(",
         ),
-        ({"callbacks": [Ditto()]}, "callbacks of the trainer: Ditto is no callback"),
+        ({"callbacks": [Ditto()]}, "callbacks of the trainer: Ditto is not a callback"),
         ({"max_rounds": 2.0}, "max_rounds=2.0; it is a whole number"),
         (
             {"callbacks": [ModelCheckpoint(monitor="test_loss")]},

@@ -14,7 +14,7 @@ from torch import Tensor
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.record import Round
-from dfl_lightning.round.running import running
+from dfl_lightning.round.running import guard_hook
 from dfl_lightning.utils.code.constructor_arguments import RecordsArguments
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
@@ -223,7 +223,7 @@ def call_round_hook(
 
     Raises:
         UserError: a user's callback draws from a global generator, or a callback writes what it may not write; see
-            `running`.
+            `guard_hook`.
     """
     bank = trainer.lightning_module.bank
     round = args[0] if args and hasattr(args[0], "ledger") else None
@@ -235,7 +235,7 @@ def call_round_hook(
                 trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
                 torch.no_grad(),
                 draws_by_name_only(bank.boundary.round, callback, name),
-                running(bank, callback, name, callback.only_watches, round),
+                guard_hook(bank, callback, name, callback.only_watches, round),
             ):
                 getattr(callback, name)(*args)
 

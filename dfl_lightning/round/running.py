@@ -32,7 +32,9 @@ UNWATCHED = ("federation", "metrics", "ledger")
 
 
 @contextmanager
-def running(bank: Bank, who: object, hook: str, watches: bool = False, round: _Watched | None = None) -> Iterator[None]:
+def guard_hook(
+    bank: Bank, who: object, hook: str, watches: bool = False, round: _Watched | None = None
+) -> Iterator[None]:
     """Record the hook that runs inside, so that the bank can refuse writes that the hook may not make.
 
     While a monitor's hook runs, the ledger counts nothing; afterwards the round and the bank must be unchanged.

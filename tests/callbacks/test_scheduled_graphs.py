@@ -72,7 +72,7 @@ def test_dropped_clients_leave_their_weights_to_receivers(start, go_on, engine):
     [
         (
             (Metropolis(),),
-            "has the weights of its links, by which alone models reach their mean, and Metropolis has others",
+            "prescribes a mixing matrix, which aggregation Metropolis ignores; use --aggregation FromTopology",
         ),
         (
             (FromTopology(), Bernoulli(0.3), FDMS()),

@@ -181,7 +181,7 @@ def test_fork_without_a_run_is_refused(dfl, here, small_run):
         "dfl-fit: --fork starts a new run from another one; name it with --ckpt_path RUN\n",
     )
     assert not (here / "runs").exists()
-    with pytest.raises(UserError, match="fork starts a new run from a checkpoint: give ckpt_path"):
+    with pytest.raises(UserError, match="fork starts a new run from a checkpoint; set ckpt_path"):
         small_run(1).fit(fork=True)
 
 

@@ -144,14 +144,14 @@ def test_the_commands_handle_ctrl_c_before_loading_anything():
 def test_an_early_sigterm_stops_the_run_before_round_0(small_run, monkeypatch):
     run = small_run(3)
     loop = run.trainer.fit_loop
-    listen = loop._listen
+    install = loop._install_signal_handlers
 
     def late():
         os.kill(os.getpid(), signal.SIGTERM)
         assert run.trainer.received_sigterm
-        listen()
+        install()
 
-    monkeypatch.setattr(loop, "_listen", late)
+    monkeypatch.setattr(loop, "_install_signal_handlers", late)
     with pytest.raises(RunStopped, match="stopped by SIGTERM after no complete round"):
         run.fit()
     assert not run.trainer.received_sigterm

@@ -156,11 +156,11 @@ WRONG = {
     "scale": (lambda: Regression((0.0,)), r"scale=\[0\.0\]; give a number above 0 for each column"),
     "prediction": (
         lambda: fit(policies=[callbacks.KNN()]),
-        "prediction KNN needs classes, and model.task Regression has none; use another prediction",
+        "prediction KNN needs classes, but model.task Regression has none; use another prediction",
     ),
     "selection": (
         lambda: fit(policies=[callbacks.PACFL()]),
-        "selection PACFL needs classes, and model.task Regression",
+        "selection PACFL needs classes, but model.task Regression",
     ),
     "flipped": (
         lambda: fit(numbers_of(partition=data.FlippedLabels())),

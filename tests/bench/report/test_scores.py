@@ -84,9 +84,9 @@ def test_summary_without_a_task_means_classification(small_run):
 
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
 def test_callbacks_that_would_keep_worse_models_are_refused(kind, small_run):
-    with pytest.raises(UserError, match=f"{kind.__name__} monitors val_acc with mode min, and a higher val_acc is bet"):
+    with pytest.raises(UserError, match=f"{kind.__name__} monitors val_acc with mode min, but a higher val_acc is bet"):
         small_run(1, [kind(monitor="val_acc", mode="min")]).fit()
-    with pytest.raises(UserError, match="monitors val_rmse with mode max, and a lower val_rmse is better; set its mod"):
+    with pytest.raises(UserError, match="monitors val_rmse with mode max, but a lower val_rmse is better; set its mod"):
         with_misses(small_run(1, [kind(monitor="val_rmse", mode="max")])).fit()
     with_misses(small_run(1, [kind(monitor="val_rmse", mode="min")])).fit()
 

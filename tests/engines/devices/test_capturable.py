@@ -16,7 +16,7 @@ class Own(torch.optim.Adam):
     """A user's subclass, which only its own factory makes."""
 
 
-REMARK = "model.optimizer {}: capturable=True is for GPUs, and left out on a CPU"
+REMARK = "model.optimizer {}: capturable=True is for GPUs, and is ignored on a CPU"
 
 
 def fit(small_run, kind, engine, **options):
