@@ -247,7 +247,7 @@ class DFLModule(LightningModule):
         return evaluation.evaluated_models(self)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate, keep the arrays at the boundary, log the means."""
+        """Evaluate the models, store the results in the boundary, and log their means over honest clients."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
         honest = of_clients(results, honest_clients(self.federation))
@@ -258,7 +258,7 @@ class DFLModule(LightningModule):
     test_step = validation_step
 
     def on_train_epoch_end(self) -> None:
-        """Log the round's numbers, step = round."""
+        """Log the numbers of the round; Lightning's step is the round."""
         numbers = {k: v for k, v in self.bank.boundary.metrics.items() if v == v}
         self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
 
@@ -288,7 +288,7 @@ class DFLModule(LightningModule):
         checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **self._about()}
 
     def _about(self) -> dict[str, Any]:
-        """Describe the run for a checkpoint: its config, history, the user's own code, decisions, and fingerprint."""
+        """Describe the run for a checkpoint: config, history, the user's code, the engine's decisions, fingerprint."""
         about: dict[str, Any] = {
             "settings": settings_text(self.dfl_trainer.config),
             "history": copy.deepcopy(self.history),

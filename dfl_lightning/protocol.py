@@ -48,7 +48,7 @@ class RoundProtocol:
 
     @property
     def bank(self) -> Bank:
-        """The bank, which exists from the set-up of the run on."""
+        """The bank, which exists once the run is set up."""
         return self.module.bank
 
     @property
@@ -105,7 +105,7 @@ class RoundProtocol:
 
     # --- 4 to 11: exchange and mixing ---------------------------------------------------------------------------------
     def mix(self, round: Round) -> None:
-        """Send, compare, select, substitute, weigh and mix."""
+        """Let clients send models, compare, select and substitute neighbours, weigh the models, and mix them."""
         trainer, m = self.trainer, round.num_clients
         if round.active[:m].any():
             self._send(round)

@@ -302,7 +302,7 @@ def _mixes_its_inputs(layer: nn.Module) -> bool:
 
 
 def _fits_float32(buffer: Tensor) -> bool:
-    """Return True if a row of float32 can hold the values exactly and mix them."""
+    """Return True if a row of float32 can hold the values: finite numbers, or integers of at most 2^24."""
     if buffer.is_floating_point():
         return bool(buffer.isfinite().all())
     return bool((buffer.double().abs() <= 2**24).all())

@@ -98,7 +98,7 @@ def reduce_rows(
     at_once = ranks.least(at_once)
 
     def reduce_chunk(block: Tensor, chunk: Tensor, start: int, stop: int) -> Tensor:
-        """Compute the columns [start, stop) of a chunk's receivers from those of all rows that are read, `block`."""
+        """Compute the columns [start, stop) of a chunk's receivers; `block` holds these columns of all senders."""
         rows = block.index_select(0, places[chunk].reshape(-1).to(block.device)).view(*chunk.shape, stop - start)
         end = min(stop, parameters)
         if added is not None and start < end and relative[chunk].any():

@@ -130,9 +130,9 @@ class RowSets:
 
     def sets_of_the_round(self) -> dict[str, Tensor]:
         """Return the row sets that this round has made or written so far, without monitors' sets; not copies."""
-        work, own = self._work, self._work.of_monitors
+        work, of_monitors = self._work, self._work.of_monitors
         made = {"trained": work.trained, "sent": work.sent, **work.written}
-        made |= {name: rows for name, rows in work.scratch.items() if name not in own}
+        made |= {name: rows for name, rows in work.scratch.items() if name not in of_monitors}
         return {name: rows for name, rows in made.items() if rows is not None}
 
     def next_of(self, name: str) -> Tensor:
