@@ -1,1 +1,1 @@
-"""What a run writes and what reads it back: run folders, their tables, the summary."""
+"""Run folders: their tables, the summary, and the reader of all of them."""
