@@ -47,7 +47,7 @@ base:
 rows: {Gossip: {}}
 columns: {digits: {}}
 seeds: SEEDS
-accuracy: acc_last
+score: last
 """
 WAYS = {"new Pythons": "0", "forks": "1"}
 """Values of the environment variable for each way."""

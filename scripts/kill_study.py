@@ -54,7 +54,7 @@ columns:
   IID: {{data.partition: IID}}
 SECOND
 seeds: [0]
-accuracy: acc_last
+score: last
 """
 SECOND = "  rotated: {data.partition: {class_path: RotatedClusters, init_args: {degrees: [0, 90]}}}"
 """The second column."""

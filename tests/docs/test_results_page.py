@@ -11,7 +11,7 @@ import scipy.stats
 from dfl_lightning.bench.stats.statistics import least_replications, pairs_among
 from dfl_lightning.bench.study.command import make_parser
 from dfl_lightning.bench.study.file.study_file import KIND
-from dfl_lightning.bench.study.tables.measure import ACCURACIES, Measure
+from dfl_lightning.bench.study.tables.measure import SCORES, Measure
 from dfl_lightning.bench.study.tables.received import HEADING
 from dfl_lightning.utils.storage.shipped_files import shipped
 
@@ -61,7 +61,8 @@ def test_every_table_has_its_numbers_as_csv(name):
                 assert text == cell["remark"]
                 continue
             mean, sd, published = cell["mean"], cell["sd"], cell["published"]
-            measure = Measure(cell["measure"], "" if cell["measure"] in ACCURACIES else "last")
+            accuracies = {Measure(way).name for way in SCORES}
+            measure = Measure(cell["measure"], "" if cell["measure"] in accuracies else "last")
             share = re.search(
                 rf"{column}: last: [^;.]*, in percent", " ".join(page.split())
             )  # of a task without accuracies

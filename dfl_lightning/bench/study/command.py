@@ -112,7 +112,6 @@ def make_parser() -> argparse.ArgumentParser:
             formats = ("markdown", "csv", "latex", "png")
             one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
-            one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
             help = "rounds and bytes until the mean test score is 90 (%%)"
             one.add_argument("--reach", metavar="90", type=float, help=help)
@@ -320,7 +319,7 @@ def status(words: argparse.Namespace) -> int:
 def table(words: argparse.Namespace) -> int:
     """Print the table in one of the formats, or write it to a file."""
     reach = None if words.reach is None else read_reach(words.reach)
-    measure = measure_of(words.accuracy, words.number, words.over_rounds, words.better, words.score, reach)
+    measure = measure_of(words.score, words.number, words.over_rounds, words.better, reach)
     _, plan = _plan(words)
     _print_table(plan, measure, words.format, words.out)
     return 0

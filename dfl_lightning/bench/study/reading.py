@@ -12,7 +12,7 @@ import numpy as np
 from dfl_lightning.bench.study.cells.cell_state import CellState, state_of
 from dfl_lightning.bench.study.file.cells_file import CellEntry, read_cells
 from dfl_lightning.bench.study.plan import Cell
-from dfl_lightning.bench.study.tables.measure import ACCURACIES, SCORES
+from dfl_lightning.bench.study.tables.measure import SCORES
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -75,10 +75,6 @@ class StudyCell:
         value = self._cell_state.score.numbers(self.summary).get(name) if self._cell_state.is_done else None
         return None if value is None else float(value)
 
-    def accuracy(self, name: str = "acc_last") -> float | None:
-        """Return an accuracy, 0 to 1; None if the cell is not done or its task is not classification."""
-        return self.score(name.removeprefix("acc_")) if self._cell_state.score.name == "acc" else None
-
     @cached_property
     def run(self) -> Run:
         """The run, as `read_run` reads it.
@@ -122,8 +118,8 @@ class StudyResults:
     def table(self) -> dict[str, np.ndarray]:
         """The cells as arrays by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds`, and scores.
 
-        The name of a task's score is in `score`; its values are in `last`, `best_round` and so on, not in percent.
-        If it is an accuracy, `acc_last` and so on have the same values. They are float64, NaN if a cell has none.
+        The name of a task's score is in `score`; its values are in `last`, `best_round` and so on, not in percent:
+        float64, NaN if a cell has none.
         """
         cells = self.cells
         return {
@@ -135,7 +131,6 @@ class StudyResults:
             "seconds": _numbers([cell.seconds for cell in cells]),
             "score": np.array([cell.score_name for cell in cells], str),
             **{name: _numbers([cell.score(name) for cell in cells]) for name in SCORES},
-            **{name: _numbers([cell.accuracy(name) for cell in cells]) for name in ACCURACIES if name not in SCORES},
         }
 
     def frame(self) -> Any:

@@ -28,7 +28,7 @@ columns:
   IID: {data.partition: IID}
   rotated: {data: {partition: {class_path: RotatedClusters, init_args: {degrees: [0, 90]}}}}
 seeds: [0]
-accuracy: acc_last
+score: last
 """
 
 

@@ -49,7 +49,7 @@ RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "perce
 
 
 def test_each_column_has_its_tasks_unit_and_direction(planned, pretend):
-    plan = planned(accuracy=None, score="last", seeds=[0, 1])
+    plan = planned(seeds=[0, 1])
     numbers = {("Gossip", "IID"): 0.8, ("Local", "IID"): 0.7, ("Gossip", "rotated"): 41.234, ("Local", "rotated"): 52.0}
     for (row, column, seed), cell in plan.cells.items():
         value = numbers[row, column] + 0.01 * seed
@@ -69,7 +69,6 @@ def test_each_column_has_its_tasks_unit_and_direction(planned, pretend):
     assert [drawn.axis for drawn in table.measures.values()] == ["%", "RMSE"]
     named = {line["column"]: line["measure"] for line in csv.DictReader(io.StringIO(formats.as_csv(table)))}
     assert named == {"IID": "acc_last", "rotated": "last"}
-    assert make_table(plan, read_measure({"accuracy": "acc_last"}, "")).best == table.best
     wrong = plan.cells["Local", "IID", 0]  # a run of another task than the column's first
     pretend(wrong, task=RMSE, test_score={"last": 1.0})
     assert make_table(plan).places["Local", "IID"].values == {1: pytest.approx(71.0)}
@@ -113,7 +112,7 @@ def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
         base={"config": "gossip", "trainer.max_rounds": 2, "data.num_clients": 4},
         rows={"Gossip": {"selection.k": 1}, "Local": {"selection.k": 0}},
         columns={"IID": {}},
-        accuracy=None,
+        score=None,
         number={"column": "bytes_received", "over_rounds": "sum", "better": "lower"},
     )
     with in_this_process():
@@ -143,9 +142,9 @@ def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"name": "acc_last", "column": "x"}, "--accuracy or --number, not both"),
-        ({"name": None, "column": None, "better": "lower"}, "name one with --number"),
-        ({"name": "acc_lst", "column": None}, "--accuracy: there is no 'acc_lst'; did you mean 'acc_last'"),
+        ({"way": "last", "column": "x"}, "--score or --number, not both"),
+        ({"way": None, "column": None, "better": "lower"}, "name one with --number"),
+        ({"way": "lst", "column": None}, "--score: there is no 'lst'; did you mean 'last'"),
     ],
 )
 def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
@@ -158,8 +157,8 @@ def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
     ("content", "sentence"),
     [
         ({"score": "lst"}, "there is no 'lst'; did you mean 'last'"),
-        ({"score": "last", "accuracy": "acc_last"}, "a table compares score or accuracy, not both"),
-        ({"number": "x", "accuracy": "acc_last"}, "a table compares accuracy or number, not both"),
+        ({"score": ["last"]}, r"score: there is no '\['last'\]'"),
+        ({"score": "last", "number": "x"}, "a table compares score or number, not both"),
         ({"number": 3}, "number needs a column of metrics.csv"),
         ({"number": {"over_rounds": "last"}}, "number needs a column of metrics.csv"),
         ({"number": {"column": "x", "bettr": "lower"}}, "number: unknown key 'bettr'; did you mean 'better'"),
@@ -175,7 +174,7 @@ def test_a_mistake_is_answered_by_a_sentence(content, sentence):
 
 @pytest.mark.parametrize("words", [["run"], ["run", "--explain"]])
 def test_unlogged_number_is_refused_before_the_first_cell(words, study_of, in_this_process, capsys):
-    file = study_of(accuracy=None, number="neighbour_precison", columns={"IID": {}, "rotated": ROTATED})
+    file = study_of(score=None, number="neighbour_precison", columns={"IID": {}, "rotated": ROTATED})
     with in_this_process():
         assert command.main([words[0], str(file), *words[1:]]) == 2
         said = capsys.readouterr().err
@@ -184,7 +183,7 @@ def test_unlogged_number_is_refused_before_the_first_cell(words, study_of, in_th
         assert "it has train_loss, neighbours, " in said
         assert "neighbour_precision" not in said  # without clusters
         assert not [*file.parent.glob("studies/**/metrics.csv")]
-        file = study_of(accuracy=None, number="neighbour_precison", columns={"rotated": ROTATED})
+        file = study_of(score=None, number="neighbour_precison", columns={"rotated": ROTATED})
         assert command.main([words[0], str(file), *words[1:]]) == 2
     assert "did you mean 'neighbour_precision'" in capsys.readouterr().err
 
@@ -194,13 +193,13 @@ ROTATED = {"data": {"partition": {"class_path": "RotatedClusters", "init_args": 
 
 def test_without_a_score_the_last_round_or_validation_decides(planned, pretend):
     """The best round on test data is compared only where a study asks for it, and its caption says so."""
-    assert planned(accuracy=None).study.measure.key == "last"
+    assert planned(score=None).study.measure.key == "last"
     base = {"config": "gossip", "trainer.max_rounds": 2, "data.val_fraction": 0.2}
-    assert planned(accuracy=None, base=base).study.measure.key == "best_val"
+    assert planned(score=None, base=base).study.measure.key == "best_val"
     assert planned(base=base).study.measure.key == "last"  # the file names it
     one = {"Local": {"rotated": {"data.val_fraction": 0.0}}}
-    assert planned(accuracy=None, base=base, cells=one).study.measure.key == "last"
-    assert "chosen on the test data" in make_table(planned(accuracy="acc_best_round")).about
+    assert planned(score=None, base=base, cells=one).study.measure.key == "last"
+    assert "chosen on the test data" in make_table(planned(score="best_round")).about
     assert "chosen on the test data" not in make_table(planned()).about
 
 
@@ -210,7 +209,7 @@ def test_without_a_score_the_last_round_or_validation_decides(planned, pretend):
 )
 def test_data_without_the_option_are_asked_for_their_validation_samples(planned, pretend, validation, key):
     """A class of data may keep validation data without `val_fraction`, and a split file may have some."""
-    plan = planned(accuracy=None)
+    plan = planned(score=None)
     own = {"class_path": "mine.Data", "init_args": {"num_clients": 6}}
     cells = {name: replace(cell, config={**cell.config, "data": own}) for name, cell in plan.cells.items()}
     plan = replace(plan, cells=cells)

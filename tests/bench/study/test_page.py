@@ -84,12 +84,12 @@ def test_row_tested_on_other_samples_is_named_with_reason(table_of, pretend):
 
 
 def test_distance_from_the_paper_is_not_averaged_over_units(planned, pretend):
-    plan = planned(accuracy=None, score="last", published={"Gossip": {"IID": 40.0, "rotated": 5.0}})
+    plan = planned(published={"Gossip": {"IID": 40.0, "rotated": 5.0}})
     for (_, column, _), cell in plan.cells.items():
         task = {"name": "Regression", "score": "rmse", "higher_is_better": False}  # of minutes, and of degrees
         pretend(cell, task=task, test_score={"last": {"IID": 43.0, "rotated": 6.0}[column]})
     assert not any("published" in sentence for sentence in sentences(make_table(plan)))
-    alone = planned(accuracy=None, score="last", published={"Gossip": {"rotated": 5.0}})
+    alone = planned(published={"Gossip": {"rotated": 5.0}})
     assert list(sentences(make_table(alone)))[-1] == "Measured and published numbers are 1.00 apart, mean over 1 place."
 
 

@@ -88,7 +88,7 @@ def test_columns_of_several_scores_have_no_value_in_common(planned, pretend):
 
 def test_the_option_stands_alone_and_is_finite(curves, capsys):
     with pytest.raises(UserError, match="--score or --reach, not both"):
-        measure_of(None, None, way="last", reach=read_reach(3.0))
+        measure_of("last", None, reach=read_reach(3.0))
     with pytest.raises(UserError, match="--reach nan: give a finite value"):
         read_reach(float("nan"))
     plan = curves(CURVES)

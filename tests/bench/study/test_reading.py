@@ -14,13 +14,13 @@ from dfl_lightning.bench.study.cells.cell_state import state_of, write_failure
 from dfl_lightning.bench.study.command import main
 from dfl_lightning.bench.study.tables.grid import grid
 
-ACCURACIES = ("acc_last", "acc_best_round", "acc_best_per_client", "acc_best_val")
+SCORES = ("last", "best_round", "best_per_client", "best_val")
 SMALL = """\
 base:
   trainer: {max_rounds: 4, accelerator: cpu}
   model: {network: {class_path: MLP, init_args: {hidden: [4]}}, local_epochs: 1}
   selection: {class_path: Gossip, init_args: {k: 2}}
-accuracy: acc_last
+score: last
 """
 
 
@@ -59,8 +59,8 @@ def test_read_study_returns_the_numbers_of_its_files(trained, capsys):
     for at, cell in enumerate(study.cells):
         summary = summaries[cell.folder.name]
         assert summary["seeds"]["run"] == cell.seed
-        for name in ACCURACIES:
-            assert table[name][at] == summary["test_accuracy"][name] == cell.accuracy(name), name
+        for name in SCORES:
+            assert table[name][at] == summary["test_accuracy"][f"acc_{name}"] == cell.score(name), name
         assert table["seconds"][at] == summary["seconds"]["rounds"]
         assert table["rounds"][at] == summary["rounds"] == 4
         assert np.isnan(table["global_last"][at])  # there is no server
@@ -77,7 +77,7 @@ def test_a_folder_that_was_moved_reads_the_same(planned, pretend, tmp_path):
     assert main(["status", "small.yaml"]) == 0
     before = read_study(tmp_path / "studies" / "small").table
     after = read_study(shutil.move(tmp_path / "studies" / "small", tmp_path / "elsewhere"))
-    assert after.table["acc_last"][0] == 0.5
+    assert after.table["last"][0] == 0.5
     for name in before:
         np.testing.assert_array_equal(before[name], after.table[name])
     with pytest.raises(UserError, match="the cell has no run yet, its state is: waiting"):
@@ -94,7 +94,7 @@ def test_unfinished_cells_have_a_state_and_no_numbers(planned, pretend, tmp_path
     table = read_study(tmp_path / "studies" / "small").table
     assert table["state"].tolist() == ["done", "stopped", "failed", "waiting"]
     assert table["rounds"].tolist() == [4, 4, 0, 0]
-    for name in (*ACCURACIES, "seconds"):
+    for name in (*SCORES, "seconds"):
         assert np.isnan(table[name][1:]).all(), name
 
 
@@ -142,8 +142,8 @@ def test_scaled_study_is_distinguished_from_a_whole_one(planned, pretend, tmp_pa
         assert main(words) == 0
     table = read_study(tmp_path / "studies" / "small").table
     assert table["scale"].tolist() == [1.0] * 4 + [0.5] * 4
-    assert table["acc_last"].tolist() == [0.75] * 4 + [0.013] * 4
-    assert read_study(tmp_path / "studies" / "small").cell("Local", "IID", 0, 0.5).accuracy() == 0.013
+    assert table["last"].tolist() == [0.75] * 4 + [0.013] * 4
+    assert read_study(tmp_path / "studies" / "small").cell("Local", "IID", 0, 0.5).score() == 0.013
 
 
 def test_frame_returns_the_table_or_asks_for_pandas(planned, pretend, tmp_path, monkeypatch):

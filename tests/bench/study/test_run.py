@@ -158,7 +158,7 @@ def test_unknown_words_are_answered_by_one_sentence(study_of, capsys):
     for words, sentence in (
         (["run"], "the following arguments are required: FILE; dfl-study run --help"),
         (["run", "small.yaml", "-j", "0"], "-j 0: it is a number of cells at a time"),
-        (["table", "small.yaml", "--accuracy", "acc_lst"], "did you mean 'acc_last'?"),
+        (["table", "small.yaml", "--score", "lst"], "did you mean 'last'?"),
         (["run", "smal.yaml"], "no such file, and none of that name among the shipped configs/studies"),
         (["go"], "invalid choice: 'go'"),
     ):

@@ -19,7 +19,7 @@ KIND = "configs/studies"
 """The folder of the shipped study files."""
 
 KEYS = (
-    *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "accuracy", "number", "published"),
+    *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "number", "published"),
     *("note", "tune"),
 )
 MISSING = "not_in_library"

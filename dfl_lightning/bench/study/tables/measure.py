@@ -24,9 +24,6 @@ SCORES = {
 }
 """The ways in which a run's summary.json gives its score, in words; {} stands for the name of the score."""
 
-ACCURACIES = tuple(name if name.startswith("global_") else f"acc_{name}" for name in SCORES)
-"""The same ways for accuracies, as summary.json and the key `accuracy` of study files name them."""
-
 OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "last": (lambda values: values[-1], "in the last round that has it"),
     "mean": (np.mean, "mean over the rounds that have it"),
@@ -207,23 +204,21 @@ class Measure:
 
 
 def read_measure(content: Mapping[str, Any], where: str) -> Measure:
-    """Read the measure of a study file from its key `score`, `accuracy` or `number`; it may have only one of them.
+    """Read the measure of a study file from its key `score` or `number`; it may not have both.
 
     Args:
         content: keys and values of the file.
         where: path of the file, for messages.
 
     Raises:
-        UserError: the file has two of the keys, or a value is unknown or not valid.
+        UserError: the file has both keys, or a value is unknown or not valid.
     """
     number = content.get("number")
-    given = [key for key in ("score", "accuracy", "number") if content.get(key) is not None]
-    if len(given) > 1:
-        raise UserError(f"{where}: a table compares {' or '.join(given)}, not both")
-    if "score" in given:
-        return score(content["score"], f"{where}: score")
-    if "accuracy" in given:
-        return accuracy(content["accuracy"], f"{where}: accuracy")
+    way = content.get("score")
+    if way is not None and number is not None:
+        raise UserError(f"{where}: a table compares score or number, not both")
+    if way is not None:
+        return score(way, f"{where}: score")
     if number is None:
         return Measure("last", is_default=True)
     if isinstance(number, str):
@@ -241,27 +236,25 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
 
 
 def measure_of(
-    name: str | None,
+    way: str | None,
     column: str | None,
     over_rounds: str | None = None,
     better: str | None = None,
-    way: str | None = None,
     reach: Measure | None = None,
 ) -> Measure | None:
     """Return the measure that the options of `dfl-study table` name; None if they name none.
 
     Args:
-        name: value of `--accuracy`.
+        way: value of `--score`.
         column: value of `--number`.
         over_rounds: value of `--over-rounds`, for a column.
         better: value of `--better`, for a column.
-        way: value of `--score`.
         reach: measure of `--reach`.
 
     Raises:
         UserError: two measures are named, an option for a column has none, or a score is unknown.
     """
-    given = {"--score": way, "--accuracy": name, "--number": column, "--reach": reach}
+    given = {"--score": way, "--number": column, "--reach": reach}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UserError(f"a table compares {' or '.join(named)}, not both")
@@ -269,9 +262,7 @@ def measure_of(
         raise UserError("--over-rounds and --better say something about a column; name one with --number")
     if column is not None:
         return Measure(column, over_rounds or "last", better == "lower", by_task=better is None)
-    if way is not None:
-        return score(way, "--score")
-    return reach if name is None else accuracy(name, "--accuracy")
+    return reach if way is None else score(way, "--score")
 
 
 def score(name: Any, where: str) -> Measure:
@@ -284,23 +275,7 @@ def score(name: Any, where: str) -> Measure:
     Raises:
         UserError: there is no such way.
     """
-    return _way(name, tuple(SCORES), where)
-
-
-def accuracy(name: Any, where: str) -> Measure:
-    """Return the measure of a score by its name as an accuracy, which study files on classification use.
-
-    Args:
-        name: one of `ACCURACIES`.
-        where: option or key that names it, for messages.
-
-    Raises:
-        UserError: there is no such accuracy.
-    """
-    return _way(name, ACCURACIES, where)
-
-
-def _way(name: Any, among: tuple[str, ...], where: str) -> Measure:
-    if name not in among:
-        raise UserError(f"{where}: there is no '{name}'{nearest(str(name), among)} (it is {', '.join(among)})")
-    return Measure(str(name).removeprefix("acc_"))
+    ways = tuple(SCORES)
+    if name not in ways:
+        raise UserError(f"{where}: there is no '{name}'{nearest(str(name), ways)} (it is {', '.join(ways)})")
+    return Measure(str(name))
