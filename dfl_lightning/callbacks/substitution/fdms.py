@@ -177,14 +177,10 @@ class FDMS(Substitution):
         return {**super().state_dict(), **observed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the scores; convert matrices of all pairs at each receiver, an earlier format, to observed pairs."""
+        """Restore the scores of the server or of the receivers."""
         super().load_state_dict(state_dict)
         observed = state_dict.get("observed")
         self.observed = PairScores.empty(0) if observed is None else PairScores(**observed)
-        if self.scores.ndim == 3:
-            self.observed = PairScores.from_matrices(self.scores, self.counts)
-            self.scores, self.counts = self.scores[:0, :0, 0], self.counts[:0, :0, 0]
-            self.candidates = torch.zeros(0, 0, dtype=torch.bool)
 
     def _refuse_too_many(self, m: int) -> None:
         """Refuse numbers of clients whose pairs a server cannot hold, or would take too long to compare."""

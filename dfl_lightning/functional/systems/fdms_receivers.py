@@ -57,19 +57,6 @@ class PairScores:
         none = torch.empty(0, dtype=torch.long)
         return cls(none, torch.empty(0, dtype=torch.float64), none, nodes)
 
-    @classmethod
-    def from_matrices(cls, scores: Tensor, counts: Tensor) -> PairScores:
-        """Build the list from a symmetric matrix for each receiver.
-
-        Args:
-            scores: R, [m, m, m]: receiver, client, client.
-            counts: N, [m, m, m].
-        """
-        receivers, larger, smaller = torch.nonzero(counts.tril(-1), as_tuple=True)
-        m = len(counts)
-        where = receivers, larger, smaller
-        return cls((receivers * m + larger) * m + smaller, scores[where].double(), counts[where].long(), m)
-
     def matrices(self) -> tuple[Tensor, Tensor]:
         """Return R and N as matrices for each receiver, float64 and long [m, m, m]; both 0 for pairs not observed."""
         m = self.nodes

@@ -353,24 +353,6 @@ def test_a_neighbour_that_diverged_is_replaced(among_clients):
     assert torch.isfinite(round.after).all()
 
 
-def test_checkpoint_with_matrices_of_pairs_is_read_as_lists(start):
-    now, m = FDMS(), 6
-    start(Gossip(k=3), Uniform(), Bernoulli(0.4), now).go(5)
-    means, counts = now.observed.matrices()
-    former = {"scores": means, "counts": counts, "candidates": ~torch.eye(m, dtype=torch.bool)}
-    read = FDMS()
-    read.load_state_dict(former)
-    assert [len(getattr(read, name)) for name in FDMS.state] == [0, 0, 0]
-    for name in ("codes", "scores", "counts"):
-        assert torch.equal(getattr(read.observed, name), getattr(now.observed, name))
-    at_a_server = FDMS(0.25)
-    former = {"scores": means[0], "counts": counts[0], "candidates": ~torch.eye(m, dtype=torch.bool)}
-    at_a_server.load_state_dict(former)
-    assert torch.equal(at_a_server.scores, means[0])
-    assert not len(at_a_server.observed)
-    assert set(at_a_server.state_dict()) == set(former)
-
-
 def test_many_clients_store_only_pairs_of_neighbours(start):
     fdms, ring = FDMS(), {"generator": "circulant_graph", "args": {"offsets": [1, 2]}}
     start(Gossip(k="all"), Uniform(), Bernoulli(0.3), fdms, clients=300, topology=ring).go(2)
