@@ -118,20 +118,6 @@ def test_the_file_names_adversaries_and_writers(toy_of_writers, tmp_path):
             assert number % 5 == ("ann", "bob", "cyd", "dee").index(name)
 
 
-def test_a_file_without_adversaries_and_writers_is_read(saved):
-    with np.load(saved) as file:
-        older = {name: file[name] for name in file.files}
-    for name in ("test_label_map", "adversaries", "writers"):
-        assert older.pop(name).size == 0
-    for name in ("train_counts", "target_edges", "test_counts"):
-        older.pop(name)
-    np.savez(saved, **older)
-    data = Digits(num_clients=6, split=str(saved))
-    data.setup()
-    assert data.clients.adversaries is None
-    assert data.client_split.writers is None
-
-
 def test_the_file_can_be_read_with_numpy_alone(toy, tmp_path):
     data = toy(num_clients=4, partition=RotatedClusters([0, 180]), val_fraction=0.2)
     data.setup()

@@ -16,7 +16,7 @@ from dfl_lightning.utils.storage.files import read_npz, write_npz
 __all__ = ["origin", "read_split", "write_split"]
 
 FORMAT = 2
-"""Version of the file format; others are refused. Since version 2, there are checksums of inputs and names, too."""
+"""Version of the file format; others are refused."""
 PARTS = ("train", "val", "test")
 KINDS = {
     "rotation": "fiu",
@@ -180,8 +180,7 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
     partition = str(arrays["partition"])
     if not partition.isprintable() or len(partition) > 500:
         raise ValueError("partition is not a line of text")
-    missing = np.empty(0)  # stands for arrays that are not in the file
-    optional = {name: array for name in OPTIONAL if (array := arrays.get(name, missing)).size}
+    optional = {name: arrays[name] for name in OPTIONAL if arrays[name].size}
     for name, array in optional.items():
         is_map = name.endswith("label_map")
         shape = (clients, source.num_classes) if is_map else (clients,)

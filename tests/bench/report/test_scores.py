@@ -1,4 +1,4 @@
-"""Name, direction and unit of a task's score in all outputs; folders without a task are of classes."""
+"""Name, direction and unit of a task's score in all outputs."""
 
 import json
 import re
@@ -73,13 +73,11 @@ def test_terminal_names_the_score_without_percent(run, capsys):
     assert not any("acc" in part for part in parts)
 
 
-def test_summary_without_a_task_means_classification(small_run):
+def test_summary_of_classes_names_the_task(small_run):
     summary = small_run(1).fit().trainer.run.summary
     assert summary["task"] == {"name": "Classification", "score": "acc", "higher_is_better": True, "percent": True}
-    older = {name: value for name, value in summary.items() if name != "task"}
-    assert Score.read(older) == Score.read(summary) == Score()
-    assert Score().numbers(older)["best_round"] == summary["test_accuracy"]["acc_best_round"]
-    assert final_table(older) == final_table(summary)
+    assert Score.read(summary) == Score()
+    assert Score().numbers(summary)["best_round"] == summary["test_accuracy"]["acc_best_round"]
 
 
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])

@@ -20,7 +20,7 @@ TRAFFIC = {
 
 @pytest.fixture
 def received(planned, pretend):
-    """Make a table of runs with the given traffic in each round; the cell Local, rotated is of an older library."""
+    """Make a table of runs with the given traffic in each round; that of the cell Local, rotated is not known."""
 
     def received(traffic):
         plan = planned(seeds=[0, 1])
@@ -57,8 +57,8 @@ def test_the_csv_has_the_numbers_of_each_place(received):
         models, kilobytes = (mean(mean(pair[at] for pair in rounds) for rounds in by_seed) for at in (0, 1))
         assert float(rows[place]["models_received"]) == pytest.approx(models)
         assert float(rows[place]["bytes_received"]) == pytest.approx(1000 * kilobytes)
-    older = rows["Local", "rotated"]
-    assert (older["n"], older["models_received"], older["bytes_received"]) == ("2", "", "")
+    unknown = rows["Local", "rotated"]
+    assert (unknown["n"], unknown["models_received"], unknown["bytes_received"]) == ("2", "", "")
 
 
 def test_seeds_have_equal_weight_despite_more_rounds(received):

@@ -68,8 +68,8 @@ def read_cells(folder: Path) -> list[CellEntry]:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(
-            f"{folder}: no {NAME} in there; give a study's folder, as in studies/<name>; "
-            "dfl-study status FILE writes it for a study of an earlier version"
+            f"{folder}: no {NAME} in there; give a study's folder, as in studies/<name>; if the file was removed, "
+            "dfl-study status FILE writes it anew"
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read ({reason(error)})") from error
