@@ -62,7 +62,6 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
     if not saved or saved.get("format") != FORMAT:
         raise UserError(f"{where}: not a checkpoint of dfl_lightning")
     here = fingerprint(trainer, module)
-    saved = {**saved, "config": _comparable(saved["config"])}  # an earlier version saved more keys
     required = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
         begun = saved["rounds"]
@@ -156,13 +155,10 @@ def _plain(policy: Policy) -> dict[str, Any]:
 
 
 def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the keys of a config that decide what is computed, without those of the trainer.
-
-    Keys whose value is null are left out: they are equal to keys that an older config does not have.
-    """
+    """Return the keys of a config that decide what is computed, without those of the trainer."""
     if config is None:
         return {}
-    return {k: v for k, v in deciding(config).items() if k != "trainer" and v is not None}
+    return {k: v for k, v in deciding(config).items() if k != "trainer"}
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:

@@ -160,7 +160,8 @@ def _settings(about: dict[str, Any], has_config: bool) -> dict[str, Any]:
     """Return the settings that decide the numbers of a run, from its config or else from the entries about it."""
     if not has_config:
         return {key: about.get(key) for key in _WITHOUT_CONFIG}
-    return deciding(yaml.safe_load(about["settings"]))  # filtered again, since an earlier version saved more keys
+    settings: dict[str, Any] = yaml.safe_load(about["settings"])
+    return settings
 
 
 def _plain(value: Any) -> Any:

@@ -37,11 +37,7 @@ ABOUT = {
 """Entries of a checkpoint about its run, and their types."""
 
 FORMAT = 4
-"""Format of the entries that `dfl_lightning` adds to a checkpoint; checkpoints with another number are refused.
-
-Since 3, policies keep lists of links. Since 4, a checkpoint has checksums of the data, and the names of the parts that
-read the planned number of rounds.
-"""
+"""Format of the entries that `dfl_lightning` adds to a checkpoint; checkpoints with another number are refused."""
 
 SMALL = 2**20
 """The largest part of a file, in bytes, that is compared with its checksum even if the rows are not read."""

@@ -145,12 +145,11 @@ def read_shards(folder: Path, map_location: Any, refusal: Callable[[Exception], 
     check_archive(folder / META)
     content = torch.load(folder / META, map_location=map_location, weights_only=True)
     pieces = content.pop("pieces")
-    if "checksum" in pieces:  # else it has an old format, whose number the caller refuses
-        if zlib.crc32((folder / ABOUT_PIECES).read_bytes()) != pieces["checksum"]:
-            raise Damaged(f"the checksum of {ABOUT_PIECES} does not match")
-        files = {index.fqn: info.relative_path for index, info in _Reader(folder).read_metadata().storage_data.items()}
-        for name in pieces["sets"]:
-            content["state_dict"][ROWS + name] = ShardedRows(folder, name, pieces, files, refusal)
+    if zlib.crc32((folder / ABOUT_PIECES).read_bytes()) != pieces["checksum"]:
+        raise Damaged(f"the checksum of {ABOUT_PIECES} does not match")
+    files = {index.fqn: info.relative_path for index, info in _Reader(folder).read_metadata().storage_data.items()}
+    for name in pieces["sets"]:
+        content["state_dict"][ROWS + name] = ShardedRows(folder, name, pieces, files, refusal)
     return content
 
 
