@@ -13,7 +13,7 @@ import yaml
 from dfl_lightning.cli import loading
 
 HEAVY = {
-    *("matplotlib", "pandas", "sklearn", "torchvision"),
+    *("jinja2", "matplotlib", "pandas", "sklearn", "torchvision"),
     *("scipy", "scipy.cluster", "scipy.signal", "scipy.sparse", "scipy.spatial", "scipy.special", "scipy.stats"),
 }
 CONFIG = {

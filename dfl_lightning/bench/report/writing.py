@@ -158,14 +158,14 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def check_report() -> None:
-    """Raise if the libraries that draw charts are not installed.
+    """Raise if the libraries that draw charts and fill templates are not installed.
 
     Raises:
-        UserError: Altair or vl-convert is not installed.
+        UserError: Altair, Jinja2 or vl-convert is not installed.
     """
-    for package in ("altair", "vl_convert"):
+    for package in ("altair", "jinja2", "vl_convert"):
         if find_spec(package) is None:
-            raise UserError("a report needs Altair and vl-convert: pip install 'dfl-lightning[report]'")
+            raise UserError("a report needs Altair, Jinja2 and vl-convert: pip install 'dfl-lightning[report]'")
 
 
 def _named(word: str) -> tuple[str, str]:

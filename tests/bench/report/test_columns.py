@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from markupsafe import Markup
+
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.colours import colour_places, method_dash
@@ -83,7 +85,9 @@ def test_a_study_opens_with_its_own_sentence_table_and_charts(tmp_path, make_run
 
     def opening(methods):
         chart = report.learning_curves(methods)
-        return Opening("A & B are best.", "<p id='mine'>B</p>", [Figure("mine-1", "M", "", chart, "half", "table")])
+        return Opening(
+            "A & B are best.", Markup("<p id='mine'>B</p>"), [Figure("mine-1", "M", "", chart, "half", "table")]
+        )
 
     seen = open_page(write_page([("A", run)], tmp_path / "page.html", study="S", opening=opening))
     assert seen.page.locator("main > section").first.get_attribute("id") == "table"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.bench.report.attack import attacks, under_attack
 from dfl_lightning.bench.report.charts import links as link_charts
@@ -16,25 +15,22 @@ from dfl_lightning.bench.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page
 from dfl_lightning.bench.report.page.compact import compact
-from dfl_lightning.bench.report.page.following import early_script, live_note
+from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.rounds import run_entry
 from dfl_lightning.bench.report.page.scripts import packed_json, packed_vega
-from dfl_lightning.bench.report.page.sections import GROUPS, Figure, described, figures, heading
+from dfl_lightning.bench.report.page.sections import GROUPS, Figure, Group, described, figures, heading
 from dfl_lightning.bench.report.page.sentences.limits import detailed, left_out, with_graphs
 from dfl_lightning.bench.report.page.sentences.said import qualified
 from dfl_lightning.bench.report.page.sentences.verdict import and_, lines, not_compared
 from dfl_lightning.bench.report.page.settings import configs, settings_section
 from dfl_lightning.bench.report.page.tables import commands_table, verdict_table, versions
+from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.utils.words import counted
 
-_SAVE = "".join(
-    f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
-)
-"""The buttons below a chart that save it."""
-
-_NO_REASONS = "No run recorded what could be drawn here: clusters, thresholds, similarities or dropouts of clients."
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _SQUARE = 500
 """Height in pixels that is reserved for a square chart until it is drawn."""
@@ -61,8 +57,6 @@ def page(
     all_figures = list(figures(methods) if drawn is None else drawn)
     colours = {name: number for number, name in enumerate(colour_places(names_for_colours(methods)))}
     linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
-    omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
-    fewer = len(detailed(methods)) < len(methods)
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
@@ -90,40 +84,36 @@ def page(
         *(["follow.js"] * (following is not None)),
         "page.js",
     )
-    parts = {
-        "early": "" if following is None else early_script(),
-        "live": "" if following is None else live_note(methods, following),
-        "title": escape(study or title(methods)),
-        "count": _count(methods),
-        "lead": _lead(methods) if opening is None else f"<p class='lead'><strong>{escape(opening.lead)}</strong></p>",
-        "opening": "" if opening is None else _opening(opening),
-        "opening-link": "" if opening is None else '<a href="#table">Table</a>',
-        "verdict": _verdict(methods, colours, leads=opening is None),
-        "style": _variables() + read("page.css").read_text(encoding="utf-8"),
-        "script": "".join(read(name).read_text(encoding="utf-8") for name in scripts),
-        "data": packed_json(compact(content)),
-        "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
-        "versions": versions(methods),
-        "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
-        "omitted": omitted * fewer,  # if methods are left out, this concerns more than one section
-        "settings": settings_section(methods),
-    }
-    for section in ("learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts"):
-        grid = _grid([figure for figure in all_figures if figure.section == section])
-        group = GROUPS.get(section)
-        above = f"<h3 class='group'>{group.heading}</h3><p class='note'>{group.note}</p>" if grid and group else ""
-        parts[section] = above + grid
     scores = {method.score.label for method in methods}
     label = scores.pop() if len(scores) == 1 else "score"
-    parts["cost-of"] = f"{label[:1].upper()}{label[1:]} and cost"
-    if not any(figure.section in ("why", "alike", "dropouts") for figure in all_figures):
-        parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
-    parts["vega"] = packed_vega()
-    return _filled(read("page.html").read_text(encoding="utf-8"), parts)
-
-
-def _opening(opening: Opening) -> str:
-    return f"<section id='table'><h2>Table</h2>{opening.body}{_grid(opening.figures)}</section>\n"
+    by_section = {
+        section: [figure for figure in all_figures if figure.section == section]
+        for section in ("table", "learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts")
+    }
+    charts = {section: _grid(of_section, GROUPS.get(section)) for section, of_section in by_section.items()}
+    html = fill(
+        "page.html",
+        title=study or title(methods),
+        style=_variables() + read("page.css").read_text(encoding="utf-8"),
+        count=_count(methods),
+        lead=_lead(methods) if opening is None else {"warning": "", "first": opening.lead, "others": ""},
+        live="" if following is None else live_note(methods, following),
+        opening=opening,
+        charts=charts,
+        verdict=_verdict(methods, colours, leads=opening is None),
+        left_out=left_out(methods),
+        is_shortened=len(detailed(methods)) < len(methods),
+        cost_heading=f"{label[:1].upper()}{label[1:]} and cost",
+        has_links=bool(linked),
+        settings=settings_section(methods),
+        command=command,
+        commands=commands_table(methods),
+        versions=versions(methods),
+        vega=packed_vega(),
+        data=packed_json(compact(content)),
+        script="".join(read(name).read_text(encoding="utf-8") for name in scripts),
+    )
+    return str(html)
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
@@ -170,20 +160,20 @@ def _count(methods: Sequence[Method]) -> str:
     return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
 
 
-def _lead(methods: Sequence[Method]) -> str:
-    """Write the brief verdict at the top of the page, on the largest comparison."""
+def _lead(methods: Sequence[Method]) -> dict[str, str]:
+    """Write the brief verdict at the top of the page, on the largest comparison: a warning, a sentence and others."""
     main = largest_comparison(methods)
     words, aside = qualified(main, brief=True), not_compared(main)
-    warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
+    warning = aside if aside in words else ""
     first, *rest = words[1:] if warning else words
     has_tasks = len({method.task for method in methods}) > 1
     where = f"{heading(main, methods)}: " if main[0].column or has_tasks else ""
     attack = under_attack(main)
     where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
-    return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
+    return {"warning": warning, "first": where + first, "others": " ".join(rest)}
 
 
-def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
+def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> Markup:
     """Write the verdict of each task: sentences and a table.
 
     Args:
@@ -196,13 +186,18 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
     led = largest_comparison(methods)[0].task
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
-        rows, where = lines(of_task), heading(of_task, methods)
-        if len(tasks) > 1:
-            parts.append(f"<h3>{escape(where)}</h3>")
+        where = heading(of_task, methods)
         words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
-        paragraph = f"<p class='say'>{escape(words)}</p>"
-        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
-        parts += [table, paragraph * (words != brief)] if leads and task == led else [paragraph, table]
+        is_led = leads and task == led
+        table = verdict_table(lines(of_task), colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
+        parts.append(
+            {
+                "where": where,
+                "table": table,
+                "words": "" if is_led and words == brief else words,
+                "words_first": not is_led,
+            }
+        )
     several = any(len(method.runs) > 1 for method in methods)
     attacked = any(attacks(methods))
     note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
@@ -214,7 +209,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
     if len(tasks) > 1:
         column = "within a column, " if methods[0].column else ""
         note += f"Methods are compared {column}on the same test data only."
-    return "".join(parts) + f"<p class='note'>{note}</p>"
+    return fill("verdict.html", tasks=parts, note=note)
 
 
 def _caption(methods: Sequence[Method]) -> str:
@@ -242,39 +237,40 @@ def _caption(methods: Sequence[Method]) -> str:
     return f"{data}{f'{tested}{more}'.lstrip(',; ')}"
 
 
-def _grid(figures: Sequence[Figure]) -> str:
-    """Write figures in rows; with several tasks, those of each task are below its name."""
-    parts = []
-    for where, group in groupby(figures, key=lambda figure: figure.where):
-        of_task = list(group)
-        shapes = [figure.shape for figure in of_task]
-        classes = [width + " four" * four for width, four in zip(columns(shapes), in_fours(shapes), strict=True)]
-        charts = "".join(_figure(figure, names) for figure, names in zip(of_task, classes, strict=True))
-        parts.append(
-            (f"<h3 class='task'>{escape(where)}</h3>" if where else "") + f"<div class='figures'>{charts}</div>"
-        )
-    return "".join(parts)
+def _grid(figures: Sequence[Figure], group: Group | None = None) -> Markup:
+    """Write figures in rows; with several tasks, those of each task are below its name.
+
+    Args:
+        figures: figures of a section.
+        group: words above the figures, if there are any.
+    """
+    tasks = []
+    for where, of_task in groupby(figures, key=lambda figure: figure.where):
+        shown = list(of_task)
+        shapes = [figure.shape for figure in shown]
+        widths = [width + " four" * four for width, four in zip(columns(shapes), in_fours(shapes), strict=True)]
+        tasks.append((where, [_figure(figure, width) for figure, width in zip(shown, widths, strict=True)]))
+    return fill("figures.html", tasks=tasks, group=group)
 
 
-def _figure(figure: Figure, classes: str) -> str:
-    """Write a figure with its title, its note, an empty element for its chart, and its buttons."""
-    shown, words = (brief or whole for brief, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
-    note = f"<p>{escape(words)}</p>" if words else ""
-    name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
-    height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
-    label = escape(figure.spoken, quote=True)
-    of = f' data-method="{escape(figure.method, quote=True)}"' if figure.method else ""
-    level = "h4" if figure.where else "h3"
-    heading = f"<{level}>{escape(shown.removesuffix(f': {figure.where}'))}</{level}>"
-    return (
-        f"<figure class='{figure.shape} {classes}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
-        f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
-        f"style='min-height:{height}px'></div>"
-        f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"
-        "<div class='slot'></div></details>"
-        f"<p class='save' data-of='{name}' role='group' aria-label=\"Save: {title}\">{_SAVE}</p>"
-        "</figure>"
-    )
+def _figure(figure: Figure, width: str) -> dict[str, Any]:
+    """Return the texts of a figure, and the height that is reserved until its chart is drawn.
+
+    Args:
+        figure: figure of the page.
+        width: CSS classes of its width.
+    """
+    heading, note = (brief or whole for brief, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "heading": heading.removesuffix(f": {figure.where}"),
+        "note": note,
+        "spoken": figure.spoken,
+        "method": figure.method,
+        "classes": f"{figure.shape} {width}",
+        "height": _SQUARE if figure.shape == "square" else figure.spec.get("height", 0),
+    }
 
 
 def _variables() -> str:
@@ -293,10 +289,3 @@ def _variables() -> str:
         f":root[data-theme=light]{{{rules(LIGHT)};color-scheme:light}}"
         f"@media screen{{:root[data-theme=dark]{{{rules(DARK)};color-scheme:dark}}}}\n"
     )
-
-
-def _filled(template: str, parts: dict[str, str]) -> str:
-    """Replace each `@@name@@` in the template by the part with this name."""
-    pieces = template.split("@@")
-    filled = [parts[piece] if index % 2 else piece for index, piece in enumerate(pieces)]
-    return "".join(filled)

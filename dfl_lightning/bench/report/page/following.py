@@ -1,24 +1,19 @@
-"""Additions to the page of a run that is still training: a note, and a script that loads the next page."""
+"""The note on the page of a run that is still training."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dfl_lightning.bench.report.methods import Method, planned_rounds
+from dfl_lightning.bench.report.page.templates.filling import fill
 
-_EARLY = (
-    "try { const theme = JSON.parse(sessionStorage.getItem(`following ${location.pathname}`))?.theme; "
-    "if (theme) document.documentElement.dataset.theme = theme; } catch { /* the browser keeps nothing: no theme */ }"
-)
-
-
-def early_script() -> str:
-    """Write a script that restores the reader's theme before the page is painted."""
-    return f"<script>{_EARLY}</script>\n"
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
-def live_note(methods: Sequence[Method], gap: float) -> str:
+def live_note(methods: Sequence[Method], gap: float) -> Markup:
     """Write the note about the run's progress and the time of the page, with a button.
 
     Args:
@@ -28,9 +23,6 @@ def live_note(methods: Sequence[Method], gap: float) -> str:
     run = methods[0].runs[0]
     done, planned = len(run.metrics["round"]), planned_rounds(run)
     rounds = f"{done}{f' of {planned}' if planned != done else ''} round{'s' * (planned != 1)}"
-    clock = time.strftime("%H:%M:%S")
-    return (
-        f'<p class="live" id="live" data-gap="{gap:.1f}" data-written="{time.time():.1f}"><b>Training</b> '
-        f'<span id="age">{rounds}, written at {clock}</span> '
-        '<button id="follow" type="button" aria-pressed="true" hidden>Following</button></p>\n'
+    return fill(
+        "live.html", gap=f"{gap:.1f}", written=f"{time.time():.1f}", rounds=rounds, clock=time.strftime("%H:%M:%S")
     )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dfl_lightning.bench.report.page.sections import Figure
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 @dataclass(frozen=True)
@@ -18,5 +22,5 @@ class Opening:
     """
 
     lead: str
-    body: str
+    body: Markup
     figures: list[Figure] = field(default_factory=list)

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.page.sections import heading
-from dfl_lightning.bench.report.page.tables import name_button
+from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.bench.report.settings.differences import differences
 from dfl_lightning.checkpoints.history import UNKNOWN_SETTINGS, config_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _ACROSS = 7
 """Largest number of methods that have room side by side."""
 
 
-def settings_section(methods: Sequence[Method]) -> str:
+@dataclass(frozen=True)
+class Head:
+    """The head of a column or row: a method, a setting, or words.
+
+    Attributes:
+        method: name of the method; empty if it is a setting or words.
+        full_name: name of the method that is unique on the page.
+        config: number of the method among all methods of the page; None if its run has no config.
+        setting: parts of the setting's name, see `breakable`.
+        words: words of another head.
+    """
+
+    method: str = ""
+    full_name: str = ""
+    config: int | None = None
+    setting: Sequence[str] = ()
+    words: str = ""
+
+
+def settings_section(methods: Sequence[Method]) -> Markup:
     """Write a table of differences for each task; equal tables are shown once.
 
     Settings are rows and methods columns, or the other way round with more than `_ACROSS` methods.
@@ -25,72 +48,53 @@ def settings_section(methods: Sequence[Method]) -> str:
     Args:
         methods: methods of one or several tasks.
     """
-    tables: dict[str, tuple[list[str], str]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     numbers = {method.full_name: number for number, method in enumerate(methods)}
     for task in sorted({method.task for method in methods}):
         of_task = best_first([method for method in methods if method.task == task])
         settings = differences(of_task)
         key = repr(sorted((m.name, *(values[at] for values in settings.values())) for at, m in enumerate(of_task)))
-        tables.setdefault(key, ([], _table(of_task, settings, numbers, task)))[0].append(heading(of_task, methods))
+        if key not in tables:
+            tables[key] = {"number": task + 1, "where": [], **_table(of_task, settings, numbers)}
+        tables[key]["where"].append(heading(of_task, methods))
     note = (
         "Settings that differ, of the first run of each method; all others are the same. Seeds, monitors, folders and "
         "how a run is computed are no settings. Next to each name is the resolved config of that run."
     )
     if len({method.task for method in methods}) > len(tables):
         note += " Comparisons whose methods differ in the same settings have one table."
-    has_headings = len(tables) > 1
-    shown = (f"<h3>{escape('; '.join(where))}</h3>" * has_headings + table for where, table in tables.values())
-    return f"<p class='note'>{note}</p>" + "".join(shown)
+    return fill("settings.html", note=note, tables=list(tables.values()))
 
 
-def _table(methods: Sequence[Method], settings: dict[str, list[str]], numbers: dict[str, int], task: int) -> str:
-    """Write the table of a task.
+def _table(methods: Sequence[Method], settings: dict[str, list[str]], numbers: dict[str, int]) -> dict[str, Any]:
+    """Return heads and cells of the table of a task.
 
     Args:
         methods: methods of the task.
         settings: value of each method by setting.
         numbers: number of each method among all methods of the page.
-        task: number of the task, from 0.
     """
-
-    def head(method: Method) -> str:
-        name = name_button(method.name)
-        if not method.runs[0].config:
-            return f"{name}<small>no config.yaml</small>"
-        button = (
-            f"<button type='button' data-config='{numbers[method.full_name]}' "
-            f'aria-label="Save: config of {escape(method.full_name, quote=True)}">YAML</button>'
-        )
-        return f"{name} {button}"
-
-    across, down = list(map(head, methods)), [f"<code>{_breakable(name)}</code>" for name in settings]
-    cells = [[_breakable(value) for value in values] for values in settings.values()]
+    across = [Head(m.name, m.full_name, config=numbers[m.full_name] if m.runs[0].config else None) for m in methods]
+    down = [Head(setting=breakable(name)) for name in settings]
+    cells = [[breakable(value) for value in values] for values in settings.values()]
     if not settings:
         are_known = all(m.runs[0].config and not m.runs[0].config.get(UNKNOWN_SETTINGS) for m in methods)
-        down, cells = [f"all {'' if are_known else 'known '}settings are the same"], [[""] * len(methods)]
+        down, cells = [Head(words=f"all {'' if are_known else 'known '}settings are the same")], [[[]] * len(methods)]
     corner = "setting"
     if len(methods) > _ACROSS:
         corner, across, down = "method", down, across
         cells = [list(row) for row in zip(*cells, strict=True)]
-    heads = "".join(f"<th scope='col'>{words}</th>" for words in (corner, *across))
-    rows = "".join(
-        f"<tr><th scope='row'>{words}</th>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
-        for words, row in zip(down, cells, strict=True)
-    )
-    return (
-        f"<div class='scroll' tabindex='0' role='region' aria-label='Settings that differ, {task + 1}'>"
-        f"<table class='settings'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return {"corner": corner, "across": across, "rows": list(zip(down, cells, strict=True))}
 
 
-def _breakable(value: str) -> str:
-    """Escape a setting for HTML, and allow line breaks between the parts of long words.
+def breakable(value: str) -> list[str]:
+    """Split a setting into parts between which a line may break, within long words too.
 
     Examples:
-        >>> _breakable("AdaptiveThreshold: rule = k_of_n")
-        'Adaptive<wbr>Threshold: rule = k_<wbr>of_<wbr>n'
+        >>> breakable("AdaptiveThreshold: rule = k_of_n")
+        ['Adaptive', 'Threshold: rule = k_', 'of_', 'n']
     """
-    return re.sub(r"_(?=\w)|(?<=[a-z])(?=[A-Z])", lambda end: f"{end[0]}<wbr>", escape(value))
+    return re.split(r"(?<=_)(?=\w)|(?<=[a-z])(?=[A-Z])", value)
 
 
 def configs(methods: Sequence[Method]) -> list[list[str]]:

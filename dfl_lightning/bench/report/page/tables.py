@@ -1,12 +1,13 @@
-"""Tables of the page in HTML."""
+"""Tables of the page: the verdict, the commands and the versions."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,17 +19,53 @@ from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_of_clients
 from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS
 from dfl_lightning.bench.report.page.sentences.verdict import Line, interval
+from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.bench.stats.statistics import Interval, Spread, spread_of_all
 from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.runs.processor import in_words
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.score import Score
 
-NOT_FINITE = "not finite"
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """The look of a method's line in the charts.
+
+    Attributes:
+        colour: colour in CSS.
+        dash: lengths of dashes and gaps in SVG, or `none`.
+    """
+
+    colour: str
+    dash: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """Content of a cell: a number with words next to it, or only words.
+
+    Attributes:
+        number: number in bold; empty if there is none.
+        around: words next to the number; may be empty.
+        words: words of a cell without a number.
+    """
+
+    number: str = ""
+    around: str = ""
+    words: str = ""
+
+
+_NONE = Content(words="–")
+"""Content of a cell without a value."""
+
+_NOT_FINITE = Content(words="not finite")
 """Content of a cell if a client with data has a value that is NaN or infinite."""
 
 
-def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
+def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> Markup:
     """Write the table of methods from best to worst, with their scores and costs.
 
     Args:
@@ -37,33 +74,18 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
         caption: caption above the table.
         label: name of the table for screen readers.
     """
-    score = lines[0].method.score
-    unit, points = ("%, ", "points") if score.percent else ("", escape(score.label))
-    head = "".join(
-        f"<th scope='col'>{words}</th>"
-        for words in (
-            "method",
-            f"test {escape(score.label)}<small>{unit}last round</small>",
-            f"worst tenth<small>of the clients{', %' if score.percent else ''}</small>",
-            f"to the best<small>{points}</small>",
-            f"over training alone<small>{points}</small>",
-            "received<small>MB a client</small>",
-            "models<small>a round</small>",
-            "rounds took<small>seconds</small>",
-            "seeds",
-        )
-    )
     aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
-    rows = "".join(_verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside) for line in lines)
-    return (
-        f"<div class='scroll' tabindex='0' role='region' aria-label=\"{escape(label, quote=True)}\">"
-        "<table class='verdict'>"
-        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    return fill(
+        "verdict_table.html",
+        score=lines[0].method.score,
+        caption=caption,
+        label=label,
+        rows=[_verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside) for line in lines],
     )
 
 
-def key(method: str, colours: dict[str, int]) -> str:
-    """Draw a sample of a method's line, as in the charts.
+def key(method: str, colours: dict[str, int]) -> LineStyle:
+    """Return the look of a method's line in the charts, of which a table shows a sample.
 
     Args:
         method: name of the method.
@@ -71,90 +93,73 @@ def key(method: str, colours: dict[str, int]) -> str:
     """
     number = colours[method]
     dash = " ".join(map(str, dash_at(number))) if dash_at(number) != [1, 0] else "none"
-    colour = f"var(--m{number % len(LIGHT['category'])})"
-    line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='{colour}' stroke-width='3' stroke-dasharray='{dash}'/>"
-    return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
+    return LineStyle(f"var(--m{number % len(LIGHT['category'])})", dash)
 
 
-def name_button(method: str) -> str:
-    """Write a method's name as a button that highlights the method in all charts.
-
-    Args:
-        method: name of the method.
-    """
-    return (
-        f"<button type='button' class='name' aria-pressed='false' data-single=\"{escape(method, quote=True)}\">"
-        f"{escape(method)}</button>"
-    )
-
-
-def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside: bool) -> str:
+def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, is_aside: bool) -> dict[str, Any]:
     method, score = line.method, line.method.score
-    best = "best" if line.is_best and not alone_in_task else _difference(line.to_best, score)
-    alone = "–" if method.is_local else _difference(line.over_local, score)
-    notes = f"<small class='notes'>{escape('; '.join(method.notes))}</small>" if method.notes else ""
-    split = _of_adversaries(method)
-    cells = (
-        ("score", score_cell(line.score, score)),
-        ("worst", score_cell(line.worst, score)),
-        ("best", best),
-        ("local", alone),
-        ("received", spread_cell(line.received, 1e-6, _digits(1e-6 * line.received.mean))),
-        ("models", spread_cell(line.models, 1, 1)),
-        ("seconds", spread_cell(line.seconds, 1, 1)),
-        ("seeds", str(len(method.runs))),
-    )
-    body = "".join(f"<td data-is='{name}'>{text}</td>" for name, text in cells)
-    name = f"<th scope='row'>{key(method.name, colours)}{name_button(method.name)}{notes}</th>"
-    faint = " class='aside'" * aside
-    return f'<tr{faint} data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
+    is_best = line.is_best and not alone_in_task
+    cells = {
+        "score": _score_content(line.score, score),
+        "worst": _score_content(line.worst, score),
+        "best": Content(words="best") if is_best else _difference(line.to_best, score),
+        "local": _NONE if method.is_local else _difference(line.over_local, score),
+        "received": _spread_content(line.received, 1e-6, _digits(1e-6 * line.received.mean)),
+        "models": _spread_content(line.models, 1, 1),
+        "seconds": _spread_content(line.seconds, 1, 1),
+        "seeds": Content(words=str(len(method.runs))),
+    }
+    return {
+        "method": method.name,
+        "key": key(method.name, colours),
+        "notes": method.notes,
+        "is_aside": is_aside,
+        "cells": cells,
+        "adversaries": _of_adversaries(method),
+    }
 
 
-def _of_adversaries(method: Method) -> str:
-    """Write a further row with the mean score of the adversaries, which the row above it leaves out; may be empty."""
+def _of_adversaries(method: Method) -> Content | None:
+    """Write the mean score of a method's adversaries, which its row leaves out; None if it has none."""
     means = []
     for run in method.runs:
         scores, losses = last_of_clients(run), last_of_clients(run, "test_loss")
         are_adversaries = adversaries(run, len(scores))
         if not are_adversaries.any() or are_adversaries.all():
-            return ""
+            return None
         are_tested = ~np.isnan(losses if len(losses) else scores)  # a client without test data has no loss
         of_adversaries = scores[are_adversaries & are_tested]
         means.append(float(of_adversaries.mean()) if len(of_adversaries) else math.nan)
-    cell = score_cell(spread_of_all(means), method.score)
-    name = f"<th scope='row'>adversaries of {escape(method.name)}</th>"
-    return f"<tr class='part'>{name}<td>{cell}</td>{'<td></td>' * 7}</tr>"
+    return _score_content(spread_of_all(means), method.score)
 
 
-def score_cell(value: Spread, score: Score) -> str:
-    """Write a cell with a mean score, and its standard deviation if there are several seeds.
-
-    Args:
-        value: mean over seeds.
-        score: score of the task.
-    """
-    if not value.count:
-        return "–"
-    if not math.isfinite(value.mean):
-        return NOT_FINITE
-    around = "" if value.sd is None else f" <i>± {score.number(value.sd, value.mean)}</i>"
-    return f"<b>{score.number(value.mean)}</b>{around}"
+def _score_content(value: Spread, score: Score) -> Content:
+    """Write a mean score, and its standard deviation if there are several seeds."""
+    if (missing := _missing(value)) is not None:
+        return missing
+    around = "" if value.sd is None else f"± {score.number(value.sd, value.mean)}"
+    return Content(score.number(value.mean), around)
 
 
-def spread_cell(value: Spread, unit: float, digits: int) -> str:
-    """Write a cell with a mean, and its standard deviation if there are several seeds.
+def _spread_content(value: Spread, unit: float, digits: int) -> Content:
+    """Write a mean, and its standard deviation if there are several seeds.
 
     Args:
         value: mean over seeds.
         unit: factor to the unit of the table, for example 100 for per cent.
         digits: number of digits after the point.
     """
+    if (missing := _missing(value)) is not None:
+        return missing
+    around = "" if value.sd is None else f"± {value.sd * unit:.{digits}f}"
+    return Content(f"{value.mean * unit:,.{digits}f}", around)
+
+
+def _missing(value: Spread) -> Content | None:
+    """Return the content of a cell whose value is missing or not finite, and None for other values."""
     if not value.count:
-        return "–"
-    if not math.isfinite(value.mean):
-        return NOT_FINITE
-    around = "" if value.sd is None else f" <i>± {value.sd * unit:.{digits}f}</i>"
-    return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
+        return _NONE
+    return None if math.isfinite(value.mean) else _NOT_FINITE
 
 
 def _digits(value: float) -> int:
@@ -167,59 +172,64 @@ def _digits(value: float) -> int:
     return 2 - math.floor(math.log10(value)) if 0 < value < 1 else 1
 
 
-def _difference(value: Interval | None, score: Score) -> str:
+def _difference(value: Interval | None, score: Score) -> Content:
     if value is None:
-        return "–"
-    mean = score.signed(value.mean)
+        return _NONE
     around = interval(value, score, bare=True) if value.count > 1 else "one seed"
-    return f"<b>{mean}</b> <i>{around}</i>"
+    return Content(score.signed(value.mean), around)
 
 
-def commands_table(methods: Sequence[Method]) -> str:
+def commands_table(methods: Sequence[Method]) -> Markup:
     """Write the table of commands, a row for each run with its seconds; folded if there are many runs."""
     by_path: dict[Path, tuple[Run, list[str]]] = {}  # a run may be in several cells of a study
     for method in methods:
         for run in method.runs:
             by_path.setdefault(run.path, (run, []))[1].append(method.full_name)
-    rows = ""
-    for run, names in by_path.values():
-        spent = run.summary.get("seconds", {})
-        phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
-        longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
-        most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
-        took = f"{spent['rounds']:,.1f}" if spent.get("rounds") is not None else "–"
-        rows += (
-            f"<tr><th scope='row'>{'<br>'.join(map(escape, names))}</th><td>{escape(str(seed_of(run)))}</td>"
-            f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
-            f"<td>{took}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
-        )
-    head = "".join(
-        f"<th scope='col'>{words}</th>"
-        for words in ("method", "seed", "command as typed", "rounds", "seconds", "of these, most in")
-    )
-    table = (
-        "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-    return f"<details><summary>{len(by_path)} runs</summary>{table}</details>" if len(by_path) > MOST_RUNS else table
+    rows = [_commands_row(run, names) for run, names in by_path.values()]
+    return fill("commands.html", rows=rows, is_folded=len(rows) > MOST_RUNS)
 
 
-def _typed(run: Run) -> str:
-    if run.commands:
-        return "<br>".join(f"<code>{_options_whole(command)}</code>" for command in run.commands)
-    if any(run.config.get(key) for key in (UNKNOWN_SETTINGS, NOT_MAKEABLE)):
-        return "<i>from Python, with objects that no config makes</i>"
-    if run.config:
-        return f"<code>dfl-fit --config {escape(str(run.path / 'config.yaml'))}</code> <i>(repeats it)</i>"
-    return "<i>from Python</i>"
+def _commands_row(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """Return the row of a run.
+
+    Args:
+        run: one of the page's runs.
+        names: full names of the run's methods, one for each cell of a study.
+    """
+    spent = run.summary.get("seconds", {})
+    phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
+    longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
+    repeats = remark = ""
+    if not run.commands:
+        if any(run.config.get(key) for key in (UNKNOWN_SETTINGS, NOT_MAKEABLE)):
+            remark = "from Python, with objects that no config makes"
+        elif run.config:
+            repeats = str(run.path / "config.yaml")
+        else:
+            remark = "from Python"
+    return {
+        "names": names,
+        "seed": seed_of(run),
+        "commands": [_with_options_apart(command) for command in run.commands],
+        "repeats": repeats,
+        "remark": remark,
+        "rounds": len(run.metrics["round"]),
+        "seconds": f"{spent['rounds']:,.1f}" if spent.get("rounds") is not None else "–",
+        "longest": ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest) or "–",
+    }
 
 
-def _options_whole(command: str) -> str:
-    """Escape a command for HTML, without line breaks within the name of an option."""
-    return re.sub(r"(?<!\S)--[^\s=]+", lambda option: f"<span>{option[0]}</span>", escape(command))
+def _with_options_apart(command: str) -> list[str]:
+    """Split a command; every second part is the name of an option, which has no line breaks within it.
+
+    Examples:
+        >>> _with_options_apart("dfl-fit --config mine --model.x=1")
+        ['dfl-fit ', '--config', ' mine ', '--model.x', '=1']
+    """
+    return re.split(r"(?<!\S)(--[^\s=]+)", command)
 
 
-def versions(methods: Sequence[Method]) -> str:
+def versions(methods: Sequence[Method]) -> Markup:
     """Write versions of software and kind of processor of all runs; equal ones are written once."""
     runs_by_text: dict[str, list[str]] = {}
     for method in methods:
@@ -228,8 +238,4 @@ def versions(methods: Sequence[Method]) -> str:
             text = " · ".join(f"{name} {version}" for name, version in recorded.items()) or "versions unknown"
             text += "".join(f" · {words}" for words in [in_words([run.summary.get("processor")])] if words)
             runs_by_text.setdefault(text, []).append(f"{method.full_name}, seed {seed_of(run)}")
-    if len(runs_by_text) == 1:
-        return f"<p class='note'>{escape(next(iter(runs_by_text)))}</p>"
-    return "".join(
-        f"<p class='note'>{escape('; '.join(runs))}: {escape(text)}</p>" for text, runs in runs_by_text.items()
-    )
+    return fill("versions.html", runs_by_text=runs_by_text)

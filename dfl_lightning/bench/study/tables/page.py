@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
+from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.bench.report.charts.base import finished
 from dfl_lightning.bench.report.charts.colours import colour_places
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
-from dfl_lightning.bench.report.page.tables import key, name_button
+from dfl_lightning.bench.report.page.tables import key
+from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.bench.study.tables.formats import number, signed
 from dfl_lightning.bench.study.tables.picture import ROW, drawn_columns, panel, signs
 from dfl_lightning.bench.study.tables.table import Table
 from dfl_lightning.utils.words import counted, enumerated
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _FRAME = 50
 """Pixels of a panel's axis and its title."""
@@ -29,12 +33,13 @@ def opening(table: Table, methods: Sequence[Method]) -> Opening:
     """
     names = names_for_colours(methods)
     first, *further = sentences(table)
-    about = "".join(f"<li>{escape(note)}</li>" for note in [*table.notes, f"made: {table.made}"])
-    body = (
-        f"{html(table, names)}<p class='note signs'>{escape('. '.join(_capital(sign) for sign in _signs(table)))}.</p>"
-        f"<p class='say'>{escape(' '.join(further))}</p>"
-        f"<details><summary>About this table</summary><ul>{about}</ul></details>"
-        f"<p class='note signs'>{escape(signs(table))}</p>"
+    body = fill(
+        "study_opening.html",
+        table=html(table, names),
+        signs=". ".join(_capital(sign) for sign in _signs(table)),
+        sentences=" ".join(further),
+        notes=[*table.notes, f"made: {table.made}"],
+        signs_of_charts=signs(table),
     )
     return Opening(first, body, _panels(table, names))
 
@@ -161,7 +166,7 @@ def _against_paper(table: Table) -> Iterator[str]:
         yield f"Measured and published numbers are {mean}{measure.points} apart, mean over {places}."
 
 
-def html(table: Table, names: Sequence[str]) -> str:
+def html(table: Table, names: Sequence[str]) -> Markup:
     """Build the table as HTML, with published numbers as diamonds below the measured ones.
 
     Args:
@@ -169,37 +174,35 @@ def html(table: Table, names: Sequence[str]) -> str:
         names: names of the page's methods, in the order of their colours.
     """
     colours = {name: at for at, name in enumerate(colour_places(names))}
-    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in [*table.columns, *table.further])
-    body = "".join(
-        f"<tr><th scope='row'>{f'{key(row, colours)}{name_button(row)}' if row in colours else escape(row)}</th>"
-        f"{''.join(_cell(table, row, column) for column in table.columns)}"
-        f"{''.join(f'<td>{escape(said[row])}</td>' for said in table.further.values())}</tr>"
+    rows = [
+        {
+            "name": row,
+            "key": key(row, colours) if row in colours else None,
+            "places": [_place(table, row, column) for column in table.columns],
+            "further": [said[row] for said in table.further.values()],
+        }
         for row in table.rows
-    )
-    caption = escape(table.about)
-    return (
-        "<div class='scroll' tabindex='0' role='region' aria-label='Table of the study'><table class='study'>"
-        f"<caption><span>{caption}</span></caption><thead><tr><th scope='col'>method</th>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    ]
+    return fill("study.html", caption=table.about, columns=[*table.columns, *table.further], rows=rows)
 
 
-def _cell(table: Table, row: str, column: str) -> str:
+def _place(table: Table, row: str, column: str) -> dict[str, Any]:
+    """Return the texts of a place in the table; those without a value are empty."""
     place, rival, measure = table.places[row, column], table.rivals.get((row, column)), table.measures[column]
-    if place.mean is None:
-        shown = f"<i>{escape(place.remark)}</i>"
-    else:
-        around = "" if place.sd is None else f" <i>± {measure.text(place.sd)}</i>"
-        best = table.is_best(row, column)
-        text = measure.text(place.mean)
-        sign = f" <span class='sign'>{rival.sign}</span>" if rival is not None and rival.sign else ""
-        shown = f"{f'<b>{text}</b>' if best else text}{around}{sign}"
-        seeds = place.seeds_in_words(len(table.plan.seeds))
-        shown += f" <i>{seeds}</i>" if seeds else ""
+    texts = {"remark": place.remark, "mean": "", "sd": "", "is_best": False, "sign": "", "seeds": "", "published": ""}
+    if place.mean is not None:
+        texts |= {
+            "remark": "",
+            "mean": measure.text(place.mean),
+            "sd": "" if place.sd is None else measure.text(place.sd),
+            "is_best": table.is_best(row, column),
+            "sign": rival.sign if rival is not None else "",
+            "seeds": place.seeds_in_words(len(table.plan.seeds)),
+        }
     if place.published is not None:
         gap = "" if place.mean is None else f" ({signed(place.mean - place.published.mean, measure)})"
-        shown += f"<small class='published'>◇ {measure.text(place.published.mean)}{gap}</small>"
-    return f"<td>{shown}</td>"
+        texts["published"] = f"{measure.text(place.published.mean)}{gap}"
+    return texts
 
 
 def _signs(table: Table) -> list[str]:

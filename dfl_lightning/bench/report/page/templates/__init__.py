@@ -1,0 +1,1 @@
+"""Templates of the page, and the function that fills them."""
