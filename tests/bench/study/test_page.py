@@ -1,6 +1,7 @@
 """The opening of a study's page: its table, and sentences over all columns."""
 
 import re
+from html import unescape
 
 import pytest
 
@@ -118,3 +119,14 @@ def test_table_rows_have_the_line_styles_of_charts(table_of):
     rows = {"B": {}, "Local": {"selection.k": 0}, "A": {"selection.k": 1}}
     found = html(table_of({}, rows=rows), list(rows))
     assert re.findall(r"stroke='var\(--(m\d)\)'", found) == ["m0", "m6", "m1"]
+
+
+def test_hostile_names_of_rows_and_columns_stay_names(table_of):
+    hostile = "<script>'\"</script> {{ 7*7 }}"
+    rows, columns = {f"{hostile} 1": {}, f"{hostile} 2": {"not_in_library": hostile}}, {f"{hostile} 3": {}}
+    table = table_of({(f"{hostile} 1", f"{hostile} 3"): [0.5]}, rows=rows, columns=columns)
+    found = opening(table, []).body + html(table, list(rows))
+    assert "<script" not in found
+    heads = [unescape(re.sub("<[^>]*>", "", head)) for head in re.findall("<th scope='(?:row|col)'>(.*?)</th>", found)]
+    assert heads == 2 * ["method", f"{hostile} 3", f"{hostile} 1", f"{hostile} 2"]
+    assert {unescape(name) for name in re.findall('data-single="(.*?)"', found)} == set(rows)
