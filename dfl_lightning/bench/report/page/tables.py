@@ -85,7 +85,7 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
 
 
 def key(method: str, colours: dict[str, int]) -> LineStyle:
-    """Return the look of a method's line in the charts, of which a table shows a sample.
+    """Return the look of a method's line in the charts, as the table shows it.
 
     Args:
         method: name of the method.
