@@ -99,7 +99,7 @@ def test_functions_and_classes_are_named_by_import_path():
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_draws_is_refused_in_round_0(small_run, hook):
     run = small_run(3, [type("Watcher", (RoundCallback,), {hook: lambda *_: torch.rand(1)})()])
-    said = rf"test_global_generators\.Watcher draws from torch's global generator in {hook}, .*round\.stream"
+    said = rf"test_global_generators\.Watcher draws from torch's global generator in {hook}, .*round\.generator"
     with pytest.raises(UserError, match=said):
         run.fit()
     assert run.module.bank.boundary.round == (hook == "on_boundary")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from html import unescape
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_a_page_shows_a_number_that_is_not_finite(make, worst):
     text = page(methods)
     assert "<td data-is='score'>not finite</td>" in text
     assert "<td data-is='score'><b>5.00</b></td>" in text
-    assert "In Broken a client&#x27;s loss or perplexity on test data is not finite: there is no mean." in text
+    assert "In Broken a client's loss or perplexity on test data is not finite: there is no mean." in unescape(text)
     drawn = {figure.name: figure for figure in figures(methods)}
     assert {"learning-curves", "clients", "perplexity-by-bytes", "bands-1", "consensus"} <= drawn.keys()
     assert "Broken  not finite" in drawn["learning-curves"].spoken

@@ -376,7 +376,7 @@ def test_run_of_unknown_duration_has_a_dash_and_complete_texts(tmp_path, make_ru
     run = make_run(tmp_path / "run", [[0.5, 0.6]], status=None, config={"model": {}}, commands=[(0, command)])
     table = commands_table(find_methods([read_run(run)], ["Finance"]))
     words = re.sub("<[^>]*>", "|", table.partition("<tbody>")[2])
-    assert [word for word in words.split("|") if word] == [
+    assert [word for word in words.split("|") if word.strip()] == [
         *("Finance", "0", "dfl-fit ", "--config", " banana ", "--run_name", " tenant", "1", "–", "–")
     ]
 

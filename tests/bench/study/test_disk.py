@@ -72,7 +72,7 @@ def test_suggested_command_repeats_the_option(planned, study_of, pretend, capsys
     monkeypatch.setattr(checking, "outline_of", lambda config, common: Outline({}, ()))
     monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops, starter: stops._record(2, None))
     assert main(["run", "small.yaml", "--discard-models"]) == 130
-    assert "resume with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
+    assert "continue with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
 
 
 def test_tables_but_not_models_grow_with_the_rounds(tmp_path):
