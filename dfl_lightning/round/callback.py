@@ -69,7 +69,7 @@ class RoundCallback(RecordsArguments, Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in self.state:
-            if state_dict.get(name) is not None:  # checkpoints of earlier versions may lack a value, or hold None
+            if state_dict.get(name) is not None:  # None: `start` was not called before the checkpoint
                 setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:

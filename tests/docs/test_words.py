@@ -72,7 +72,7 @@ def test_docstrings_of_exported_functions_begin_with_a_verb():
     assert not others, "\n".join(f"{name}: {text.splitlines()[0]}" for name, text in others.items())
 
 
-def test_finished_rooms_follow_the_rules_for_sentences():
+def test_all_files_follow_the_rules_for_sentences():
     files = [file for room in (PACKAGE, ROOT / "scripts", ROOT / "tests") for file in sorted(room.rglob("*.py"))]
     assert not (found := [text for file in files for text in breaks(file)]), "\n".join(found)
 

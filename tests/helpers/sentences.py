@@ -30,22 +30,21 @@ def breaks(file: Path) -> Iterator[str]:
     where, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     of_tests = where.startswith("tests/")
-    docstrings: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             docstring = ast.get_docstring(node)
             if docstring:
-                docstrings.add(id(node.body[0].value))
                 line = getattr(node, "lineno", 1)
                 yield from (f"{where}:{line}: {found}" for found in _of_docstring(node, docstring, of_tests))
         if isinstance(node, ast.FunctionDef) and of_tests and node.name.startswith("test_"):
             words = node.name.removeprefix("test_").split("_")
             if len(words) > MOST_WORDS:
                 yield f"{where}:{node.lineno}: {node.name} (a name of at most {MOST_WORDS} words)"
-    for number, line in enumerate(text.splitlines(), 1):
-        for pattern, say in _PLAIN.items():
-            if pattern.search(line):
-                yield f"{where}:{number}: {line.strip()} (say: {say})"
+    for pattern, say in _PLAIN.items():
+        for match in pattern.finditer(text):
+            start, stop = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+            line = text[start:stop].strip()
+            yield f"{where}:{text.count(chr(10), 0, start) + 1}: {line} (say: {say})"
 
 
 def _of_docstring(node: ast.AST, docstring: str, of_tests: bool) -> Iterator[str]:
