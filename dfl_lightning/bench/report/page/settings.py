@@ -59,7 +59,7 @@ def settings_section(methods: Sequence[Method]) -> Markup:
         tables[key]["where"].append(heading(of_task, methods))
     note = (
         "Settings that differ, of the first run of each method; all others are the same. Seeds, monitors, folders and "
-        "how a run is computed are no settings. Next to each name is the resolved config of that run."
+        "how a run is computed are not settings. Next to each name is the resolved config of that run."
     )
     if len({method.task for method in methods}) > len(tables):
         note += " Comparisons whose methods differ in the same settings have one table."
