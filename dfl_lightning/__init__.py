@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dfl_lightning._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dfl_lightning import callbacks, data, models, tasks
     from dfl_lightning.bench import report
@@ -35,7 +37,6 @@ __all__ = [
     "report",
     "tasks",
 ]
-__version__ = "0.1.0"
 
 _HOMES = {
     "DFLModule": "module",

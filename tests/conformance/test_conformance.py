@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import own
 
-from dfl_lightning.conformance import own
 from dfl_lightning.conformance.__main__ import main
 from dfl_lightning.conformance.adapters import run_method
 from dfl_lightning.conformance.cases import difference, read_all
@@ -125,7 +125,7 @@ NAMES = """
 from functools import partial
 from math import dist
 
-from dfl_lightning.conformance.own import fdms_dropout
+from conformance.own import fdms_dropout
 
 class FedAvg: pass
 

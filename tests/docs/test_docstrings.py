@@ -21,16 +21,11 @@ EXPORTED = {
 """Names that a room exports; of the others, `Args:` says what a name, shape or unit does not."""
 
 OF_A_RULE = {"layer", "name", "now"}  # arguments of the stacked engine's rules, which are described once, at `Rule`
-OF_CASES = {
-    f"dfl_lightning.conformance.own.{name}"
-    for name in ("graphs", "mixing", "prototypes", "robust", "selections", "served")
-}
-"""Modules whose functions' arguments are inputs of cases, which their files describe."""
 
 
 def modules() -> list[str]:
     found = [module.name for module in pkgutil.walk_packages(dfl_lightning.__path__, "dfl_lightning.")]
-    return [name for name in found if "._" not in name and name not in OF_CASES]
+    return [name for name in found if "._" not in name]
 
 
 def public_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any], str]]:

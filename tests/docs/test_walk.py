@@ -152,7 +152,8 @@ def own_data(folder):
 
 def adapter(folder):
     (folder / "my_package").mkdir()
-    (folder / "my_package" / "adapter.py").write_text("from dfl_lightning.conformance.own import *\n")
+    text = f"import sys\nsys.path.insert(0, {str(ROOT / 'scripts')!r})\nfrom conformance.own import *\n"
+    (folder / "my_package" / "adapter.py").write_text(text)
 
 
 def tuned_study(folder):

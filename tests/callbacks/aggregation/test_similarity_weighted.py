@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from conformance.own import pfedgraph
 from scipy.optimize import minimize
 from tester.scenes import FEDERATION, ISOLATED, ROUNDS, SIZES, UP, start
 from tester.shipped import Listed
@@ -14,7 +15,6 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.conformance.cases import read_all
-from dfl_lightning.conformance.own import pfedgraph
 from dfl_lightning.functional import graph_rows, nearest_on_simplex
 from dfl_lightning.links import Links
 from dfl_lightning.objectives import PFedGraph

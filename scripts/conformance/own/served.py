@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.own.runs import BatchRun
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import BatchRun
 from dfl_lightning.objectives import APFL, MOON, Ditto, FedPer, FedProx, FedRep, PerFedAvg, Plain
 from dfl_lightning.round.objective import Objective
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.own.runs import BatchRun, graph_of, network
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import BatchRun, graph_of, network
 from dfl_lightning.engines.scoring.prediction_rule import Outputs
 from dfl_lightning.objectives import FedProto
 

@@ -10,17 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.own.runs import GivenRun, dense, graph_of, memory_of, weights_of, without_data
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import GivenRun, dense, graph_of, memory_of, without_data
 from dfl_lightning.links import Links
-from dfl_lightning.round.record import Round
 
 Outputs = dict[str, Any]
-
-
-def weights_of(round: Round, m: int) -> np.ndarray:
-    """Return the mixing weights of a round, [m, m]; zeros if models were not mixed."""
-    return dense(round.voters, round.weights, 0.0)[:m, :m] if round.has("weights") else np.zeros((m, m))
 
 
 # --- AFIND+ -----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from conformance.own.runs import GivenRun, graph_of, weights_of, without_data
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import GivenRun, graph_of, without_data
-from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.objectives import Plain
 from dfl_lightning.topology.generators.base_graph import base_rounds
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network, weights_of, without_data
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network, without_data
-from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import class_vectors, proximity
 from dfl_lightning.links import LinkMemory

@@ -25,7 +25,7 @@ from dfl_lightning.round.objective import Objective
 from dfl_lightning.round.record import Round
 from dfl_lightning.trainer import DFLTrainer
 
-__all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory_of", "without_data"]
+__all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory_of", "weights_of", "without_data"]
 
 
 class GivenTraining(Objective):
@@ -339,3 +339,8 @@ def dense(links: Links, values: Tensor | None = None, fill: float = float("nan")
         fill: entry without a link.
     """
     return links.mask.numpy() if values is None else links.dense(values, fill).numpy()
+
+
+def weights_of(round: Round, m: int) -> np.ndarray:
+    """Return the mixing weights of a round, [m, m]; zeros if models were not mixed."""
+    return dense(round.voters, round.weights, 0.0)[:m, :m] if round.has("weights") else np.zeros((m, m))

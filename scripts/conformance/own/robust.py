@@ -10,9 +10,8 @@ import networkx as nx
 import numpy as np
 from torch import Tensor
 
+from conformance.own.runs import GivenRun, graph_of, weights_of, without_data
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import GivenRun, graph_of, without_data
-from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders
 

@@ -1,0 +1,1 @@
+"""Adapters of this and other libraries for the conformance cases."""
