@@ -15,14 +15,13 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks.base import Aggregation, Outgoing, Policy, Prediction, Selection
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.local_work import LocalRule
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.optimizing.schedule import Schedule
@@ -195,11 +194,9 @@ def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Object
     parts: list[RoundCallback | Objective] = [*policies, objective]
     for part in parts:
         if part.needs_classes and not task.has_classes:
-            families = (cls.__name__.lower() for cls in type(part).__mro__ if cls.__base__ in (Policy, LocalRule))
-            family = next(families, "policy")
             raise UserError(
-                f"{family} {type(part).__name__} needs classes, but model.task {type(task).__name__} has none; "
-                f"use another {family}, or data with classes"
+                f"{part.family} {type(part).__name__} needs classes, but model.task {type(task).__name__} has none; "
+                f"use another {part.family}, or data with classes"
             )
 
 

@@ -304,7 +304,7 @@ class DFLTrainer(Trainer):
             (families.Prediction, 0),
         ):
             members = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
-            key = family.__name__.lower()
+            key = family.family
             if len(members) < least:
                 raise UserError(
                     f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])"

@@ -34,6 +34,7 @@ class Policy(RoundCallback):
             threshold is appended to the name of the selection.
     """
 
+    family = "policy"
     method_name: str = ""
 
 
@@ -43,6 +44,8 @@ class Dropout(Policy):
     Args:
         full_first_round: whether all clients take part in round 0, without a draw.
     """
+
+    family = "dropout"
 
     def __init__(self, full_first_round: bool = False) -> None:
         self.full_first_round = full_first_round
@@ -79,6 +82,7 @@ class Outgoing(Policy):
             not count for them.
     """
 
+    family = "outgoing"
     sends_public_copies: bool = False
     sends_updates: bool = False
 
@@ -195,6 +199,7 @@ class Selection(Policy):
         threshold_rule: unit of the scores, `ratio` or `literal`, which `AdaptiveThreshold` must share; None: any.
     """
 
+    family = "selection"
     k: int | Literal["all"] = 5
     features: tuple[str, ...] = ()
     assigns_servers: bool = False
@@ -264,9 +269,13 @@ class Selection(Policy):
 class Threshold(Policy):
     """The least score that a selected neighbour must have: writes `threshold`, float64 [n], in `on_threshold`."""
 
+    family = "threshold"
+
 
 class Substitution(Policy):
     """The replacement of clients that dropped out: writes `substitute` (and `substitute_rows`) in `on_substitute`."""
+
+    family = "substitution"
 
 
 class Aggregation(Policy):
@@ -287,6 +296,7 @@ class Aggregation(Policy):
         reads_topology_weights: whether the weights are those of the topology's links.
     """
 
+    family = "aggregation"
     against_adversaries: bool = False
     include_self: bool = True
     mixes_public_copies: bool = False
@@ -365,6 +375,7 @@ class Prediction(Policy):
         memory: the client's own samples that `predict` needs: `train`, `val`.
     """
 
+    family = "prediction"
     needs_classes = True
     features: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
@@ -407,6 +418,7 @@ class Monitor(RoundCallback):
     sets of its own (`bank.scratch`) ends the run with an error message.
     """
 
+    family = "monitor"
     only_watches = True
 
 

@@ -29,6 +29,7 @@ class RoundCallback(RecordsArguments, Callback):
     numbers, strings, lists or dicts, and must be small: never rows of the bank.
 
     Attributes:
+        family: the name of its family in messages and, of a policy or objective, its key in a config.
         state: names of the attributes that a checkpoint holds.
         reads: names of `Round` fields of other families that this policy uses; a threshold policy is switched off if
             no other policy reads its field.
@@ -45,6 +46,7 @@ class RoundCallback(RecordsArguments, Callback):
         switched_off: set by the trainer if no policy reads the field that this policy writes.
     """
 
+    family: str = "callback"
     switched_off = False
     state: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()

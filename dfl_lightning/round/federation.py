@@ -31,9 +31,9 @@ LINK_BYTES = 400
 """Measured peak memory per link of a round in which a selection looks at every link."""
 
 _INSTEAD = {
-    "Selection": ", or --selection Gossip",
-    "Aggregation": ", or --aggregation Uniform",
-    "Objective": ", or --objective Plain",
+    "selection": ", or --selection Gossip",
+    "aggregation": ", or --aggregation Uniform",
+    "objective": ", or --objective Plain",
 }
 """Remedies for a policy or objective that does not work with servers, by its family."""
 
@@ -41,6 +41,7 @@ _INSTEAD = {
 class Participant(Protocol):
     """The declarations of a policy or monitor that a run reads; see `RoundCallback`, which has them all."""
 
+    family: str
     row_sets: Mapping[str, str]
     reports: str | None
     logs: tuple[str, ...]
@@ -78,6 +79,7 @@ class Participant(Protocol):
 class LocalObjective(Protocol):
     """The declarations of an objective that a run reads; see `Objective`, which has them all."""
 
+    family: str
     row_sets: Mapping[str, str]
     reports: str | None
     logs: tuple[str, ...]
@@ -260,11 +262,9 @@ class Federation:
 
     def _refuse_servers(self, user: Participant | LocalObjective) -> None:
         if self.num_servers and not user.supports_servers:
-            families = {base.__name__ for base in type(user).__mro__} & set(_INSTEAD)
-            family = min(families, default="Policy")
             raise UserError(
-                f"{family.lower()} {type(user).__name__} is for clients with neighbours, and a server has none; "
-                f"use a topology without servers{_INSTEAD.get(family, '')}"
+                f"{user.family} {type(user).__name__} is for clients with neighbours, and a server has none; "
+                f"use a topology without servers{_INSTEAD.get(user.family, '')}"
             )
 
     @property

@@ -15,6 +15,7 @@ class Objective(RecordsArguments, LocalRule):
     """A local training rule, chosen like a policy; see `LocalRule` for `stackable`, `row_sets` and other attributes.
 
     Attributes:
+        family: the name of its family in messages and, of a policy or objective, its key in a config.
         reports: the row set with which clients are evaluated and exported; None: `models`.
         logs: names that it may pass to `round.log`, so that a study knows them before training.
         supports_servers: True if it works in a topology with servers, which receive and mix.
@@ -23,6 +24,7 @@ class Objective(RecordsArguments, LocalRule):
         method_name: the name that reports give to methods with this objective; empty if it defines no method.
     """
 
+    family: str = "objective"
     reports: str | None = None
     logs: tuple[str, ...] = ()
     supports_servers: bool = True

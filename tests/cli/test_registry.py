@@ -48,6 +48,12 @@ def test_shipped_classes_describe_themselves_and_their_options(group):
             assert f"{option}:" in (documented if option in own else bases) or f"{option}:" in bases, (cls, option)
 
 
+def test_families_are_named_like_their_keys():
+    assert {base.family for base in FAMILIES.values()} == {*FAMILIES} - {"monitors"} | {"monitor"}
+    assert all(FAMILIES[name].family == name for name in FAMILIES if name != "monitors")
+    assert GROUPS["objective"].family == "objective"
+
+
 @pytest.mark.parametrize("group", [*FAMILIES, "data.partition", "model.network", "objective"])
 def test_every_class_can_be_named_alone(group):
     needed = {callbacks.Trace: {"file"}}
