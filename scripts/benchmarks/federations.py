@@ -176,13 +176,14 @@ class Federation:
         )
 
 
-def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
+def federation(setting: Setting, engine: str, data: ClientData, **options: Any) -> Federation:
     """Make a federation of clients with slightly different models.
 
     Args:
         setting: the network and batch size.
         engine: `stacked` or `loop`.
         data: of as many clients as there will be.
+        **options: further fields of `EngineConfig`.
     """
     network = built(setting)
     layout = Layout(network)
@@ -199,6 +200,7 @@ def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
         objective=Plain(),
         batch_size=setting.batch_size,
         seed=0,
+        **options,
     )
     made = ENGINES[engine](config, layout, data)
     made.attach(bank)

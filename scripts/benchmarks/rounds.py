@@ -177,9 +177,19 @@ def systems_table(configs: Sequence[Path], clients: int, images: int, rounds: in
 
 
 def run_config(
-    config: Path, engine: str, clients: int, images: int, rounds: int, device: str
+    config: Path, engine: str, clients: int, images: int, rounds: int, device: str, **others: object
 ) -> tuple[DFLTrainer, RoundClock]:
-    """Run a config as `dfl-fit` does, with other data and network."""
+    """Run a config as `dfl-fit` does, with other data and network.
+
+    Args:
+        config: the file.
+        engine: `stacked` or `loop`.
+        clients: number of clients.
+        images: images of each client.
+        rounds: rounds that count; one before them warms up.
+        device: `cpu` or `cuda`.
+        **others: further options, with a double underscore for each dot.
+    """
     with tempfile.TemporaryDirectory() as folder, quietly(), _environment_kept():
         options = {
             "config": config,
@@ -194,6 +204,7 @@ def run_config(
             "trainer.enable_progress_bar": "false",
             "trainer.enable_checkpointing": "false",
             "trainer.callbacks": "benchmarks.rounds.RoundClock",
+            **{name.replace("__", "."): value for name, value in others.items()},
         }
         settings = read(split([f"--{name}={value}" for name, value in options.items()]))
         trainer = DFLCLI("fit", settings).trainer
