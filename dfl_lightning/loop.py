@@ -213,6 +213,10 @@ class RoundLoop(_FitLoop):
                 self.round = protocol.begin()
                 super().advance()  # one batch -> training_step -> local_work
                 protocol.mix(self.round)
+                while (wave := protocol.next_wave(self.round)) is not None:
+                    self.round = wave
+                    protocol.train(wave)
+                    protocol.mix(wave)
                 self._refuse_changed_boundary()
                 protocol.commit(self.round)
                 self.round = None

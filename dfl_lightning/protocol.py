@@ -15,7 +15,7 @@ from lightning.pytorch import Callback
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.boundary import Boundary
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution, Threshold
+from dfl_lightning.callbacks.base import Aggregation, Clock, Outgoing, Selection, Substitution, Threshold
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
 from dfl_lightning.links import Links
@@ -24,6 +24,7 @@ from dfl_lightning.round.callback import RoundCallback, call_round_hook, draws_b
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.round.running import guard_hook
+from dfl_lightning.round.waves import numbers_of_round, record_wave
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.state_copies import copied
 from dfl_lightning.utils.words import nth_round
@@ -70,14 +71,30 @@ class RoundProtocol:
     # --- 1 to 3: availability, and the local work of each client ------------------------------------------------------
     def begin(self) -> Round:
         """Make the record of a round, with topology, availability, jobs and candidates."""
-        trainer, selection = self.trainer, self.federation.policy(Selection)
         self.bank.abandon()  # an interrupted round may have left rows behind
         round = self._new_round()
-        call_round_hook(trainer, "on_start", round, only=partial(self._starts_in, round.index))
+        call_round_hook(self.trainer, "on_start", round, only=partial(self._starts_in, round.index))
         if round.index == 0:
             self._call_objective("on_start", round)
+        return self._propose(round)
+
+    def next_wave(self, round: Round) -> Round | None:
+        """End a wave, and make the record of the round's next one; None if the clock has no further wave."""
+        clock = self.federation.policy(Clock)
+        if clock is None or not clock.has_more(round):
+            return None
+        self.bank.end_wave()
+        following = self._new_round()
+        following.earlier = (*round.earlier, record_wave(round))
+        return self._propose(following)
+
+    def _propose(self, round: Round) -> Round:
+        """Settle who takes part, the jobs of local training, and the candidates."""
+        trainer, selection = self.trainer, self.federation.policy(Selection)
+        call_round_hook(trainer, "on_clock", round)
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
+        round.active[: round.num_clients] &= round.due
         round.log("active", int(round.active[: round.num_clients].sum()))
         self._settle_availability(round)
         round.jobs = self.federation.start_of_training(round.active)
@@ -97,7 +114,9 @@ class RoundProtocol:
 
         round.charge(round.jobs)  # a server's model is downloaded
         memory = self.federation.local.memory
-        training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory)
+        training = Training(
+            "local", round.index, round.phases, round.hyperparameters, memory=memory, cycles=round.cycles
+        )
         result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses
@@ -125,11 +144,14 @@ class RoundProtocol:
         """End the round: one assignment replaces the boundary."""
         bank = self.bank
         self._restored = None
-        metrics = {**round.metrics, **round.ledger.costs(round.num_clients, len(bank.layout.shared))}
-        if round.has("losses") and not round.losses.isnan().all():
-            metrics["train_loss"] = float(round.losses.nanmean())
-        if round.diverged.any():
-            metrics["diverged"] = float(round.diverged.sum())
+        if round.earlier:
+            metrics = numbers_of_round([*round.earlier, record_wave(round)])
+        else:
+            metrics = {**round.metrics, **round.ledger.costs(round.num_clients, len(bank.layout.shared))}
+            if round.has("losses") and not round.losses.isnan().all():
+                metrics["train_loss"] = float(round.losses.nanmean())
+            if round.diverged.any():
+                metrics["diverged"] = float(round.diverged.sum())
         bank.commit(
             Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, False, bank.next_numbers())
         )
@@ -175,15 +197,20 @@ class RoundProtocol:
     def _settle_availability(self, round: Round) -> None:
         """Set the receivers (the active clients, or the servers) and the links over which they may receive.
 
-        If a substitution replaces inactive senders, links from these are included.
+        If a substitution replaces inactive senders, links from these are included; by an asynchronous clock, those from
+        all clients that have published a model.
         """
         round.receivers = round.active.clone()
         if round.num_servers:
             round.receivers[: round.num_clients] = False
         senders = round.clients_only
-        if self.federation.policy(Substitution) is None:
+        clock = self.federation.policy(Clock)
+        waits = clock is None or not clock.is_asynchronous
+        if waits and self.federation.policy(Substitution) is None:
             senders = senders & round.active
         round.available = round.reachable.between(round.receivers, senders)
+        if clock is not None:
+            round.available = clock.readable(round, round.available)
 
     def _quarantine(self, round: Round, result: Trained) -> None:
         diverged = round.jobs.owners[~result.finite]
@@ -199,8 +226,12 @@ class RoundProtocol:
         round.active[diverged] = False
         round.losses[diverged] = float("nan")
         self._settle_availability(round)
-        senders = round.clients_only if self.federation.policy(Substitution) else round.active
+        keeps_others = self.federation.policy(Substitution) is not None or self.federation.is_asynchronous
+        senders = round.clients_only if keeps_others else round.active
         round.candidates = round.candidates.between(round.receivers, senders)
+        clock = self.federation.policy(Clock)
+        if clock is not None:
+            round.candidates = clock.readable(round, round.candidates)
         self.module.warn_of_divergence(
             diverged.tolist(),
             f"{nth_round(round.index)}: training of client {{}} diverged; excluded from this round "

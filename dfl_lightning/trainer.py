@@ -296,6 +296,7 @@ class DFLTrainer(Trainer):
         """
         taking_part: list[RoundCallback] = []
         for family, least in (
+            (families.Clock, 0),
             (families.Dropout, 0),
             (families.Selection, 1),
             (families.Threshold, 0),

@@ -35,6 +35,18 @@ class Boundary(NamedTuple):
     numbers: dict[str, Tensor] = {}  # never written into
 
 
+class Wave(NamedTuple):
+    """The rows and numbers with which a later wave of a round begins; like a boundary, it is never written into.
+
+    Args:
+        rows: the persistent row sets by name, [own, width] each.
+        numbers: the clients' numbers by name, float64 [m].
+    """
+
+    rows: dict[str, Tensor]
+    numbers: dict[str, Tensor]
+
+
 @dataclass
 class RoundBuffers:
     """Buffers of the round in progress, discarded if the round is abandoned."""

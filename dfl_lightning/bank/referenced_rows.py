@@ -170,7 +170,7 @@ class ReferencedRows(RowSets):
         """
         self.check_write("engine.train(...)", "trained")
         self.join_device()
-        models = self.boundary.rows["models"]
+        models = self.first_rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
         self._work.trained = self._work.sent = self._work.changed = None

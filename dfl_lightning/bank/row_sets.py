@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.boundary import Boundary, RoundBuffers
+from dfl_lightning.bank.boundary import Boundary, RoundBuffers, Wave
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.running_hook import RunningHook
 from dfl_lightning.distributed.communicator import Ranks
@@ -64,9 +64,19 @@ class RowSets:
         self._work = RoundBuffers()
         self._written = self._versions()
         self._spare: Tensor | None = None  # the buffer that training writes next
+        self._wave: Wave | None = None  # what the next wave of the round begins with; None: the boundary
         self._remote: dict[str, tuple[Tensor, Tensor]] = {}  # by row set: indices [n], fetched rows
 
     # --- row sets ---------------------------------------------------------------------------------------------------
+    @property
+    def first_rows(self) -> dict[str, Tensor]:
+        """The persistent row sets with which the present wave begins; those of the boundary in the first wave."""
+        return self.boundary.rows if self._wave is None else self._wave.rows
+
+    @property
+    def _first_numbers(self) -> dict[str, Tensor]:
+        return self.boundary.numbers if self._wave is None else self._wave.numbers
+
     @property
     def num_nodes(self) -> int:
         """The number of clients and servers, n."""
@@ -99,7 +109,7 @@ class RowSets:
         for written in (self._work.written, self._work.scratch):
             if name in written:
                 return written[name]
-        return self.boundary.rows[name]
+        return self.first_rows[name]
 
     def number(self, name: str) -> Tensor:
         """Return a number of each client, float64 [m], which must not be written; it includes this round's training.
@@ -107,7 +117,7 @@ class RowSets:
         Raises:
             KeyError: no policy or objective declares it.
         """
-        return self._work.numbers[name] if name in self._work.numbers else self.boundary.numbers[name]
+        return self._work.numbers[name] if name in self._work.numbers else self._first_numbers[name]
 
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
@@ -125,7 +135,7 @@ class RowSets:
             who = "" if self.hook is None else f"{nth_round(self.hook.round)}: {self.hook.who}: "
             raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose another name")
         self.join_device()
-        self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
+        self._work.scratch[name] = torch.zeros_like(self.first_rows["models"], dtype=dtype)
         (self._work.of_monitors.add if watches else self._work.of_monitors.discard)(name)
 
     def sets_of_the_round(self) -> dict[str, Tensor]:
@@ -151,7 +161,7 @@ class RowSets:
             self._work.mixed = True
             return self._work.trained
         if name not in self._work.written:
-            self._work.written[name] = self.boundary.rows[name].clone()
+            self._work.written[name] = self.first_rows[name].clone()
         return self._work.written[name]
 
     def check_write(self, verb: str, name: str) -> None:
@@ -215,16 +225,25 @@ class RowSets:
 
     def next_rows(self) -> dict[str, Tensor]:
         """Return the row sets as they will be after this round; a monitor gets copies."""
-        sets = {**self.boundary.rows, "models": self._next_models, **self._work.written}
+        sets = {**self.first_rows, "models": self._next_models, **self._work.written}
         return sets if self.hook is None else {name: self.hook.shown(rows) for name, rows in sets.items()}
 
     @property
     def _next_models(self) -> Tensor:
-        return self.boundary.rows["models"] if self._work.trained is None else self._work.trained
+        return self.first_rows["models"] if self._work.trained is None else self._work.trained
 
     def next_numbers(self) -> dict[str, Tensor]:
         """Return the clients' numbers as they will be after this round."""
-        return {**self.boundary.numbers, **self._work.numbers}
+        return {**self._first_numbers, **self._work.numbers}
+
+    def end_wave(self) -> None:
+        """End a wave of the round in progress: the next one begins with the rows that this one has made."""
+        self._refuse_to_hooks("end_wave")
+        former = self.first_rows["models"]
+        following = Wave(self.next_rows(), self.next_numbers())
+        if self._work.trained is not None:  # the boundary's rows stay, those of an earlier wave become the spare buffer
+            self._spare = None if self._wave is None else former
+        self._wave, self._work = following, RoundBuffers()
 
     def commit(self, boundary: Boundary) -> None:
         """End a round by one assignment of its boundary; the next training reuses the buffer of the former models."""
@@ -234,12 +253,14 @@ class RowSets:
         self._spare = None
         self.boundary = boundary
         self._spare = former if boundary.rows["models"] is not former else spare
-        self._work, self._written = RoundBuffers(), self._versions()
+        self._work, self._wave, self._written = RoundBuffers(), None, self._versions()
 
     def abandon(self) -> None:
         """Discard the round in progress."""
         self._refuse_to_hooks("abandon")
-        self._work = RoundBuffers()
+        if self._wave is not None:
+            self._spare = None  # it may be the buffer of the abandoned rows
+        self._work, self._wave = RoundBuffers(), None
 
     def _refuse_to_hooks(self, verb: str) -> None:
         if self.hook is not None:
@@ -249,7 +270,7 @@ class RowSets:
     def apply_to_rows(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply `fn`, a move to a device, to every row set."""
         self.boundary = self.boundary._replace(rows={name: fn(rows) for name, rows in self.boundary.rows.items()})
-        self._spare, self._work, self._written = None, RoundBuffers(), self._versions()
+        self._spare, self._work, self._wave, self._written = None, RoundBuffers(), None, self._versions()
 
     def join_device(self) -> None:
         """Move all row sets to the engine's device, since Lightning moves the module to the CPU after a run."""
@@ -283,4 +304,4 @@ class RowSets:
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
         numbers = {name: state[f"numbers.{name}"].double().cpu() for name in self.boundary.numbers}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed), numbers)
-        self._spare, self._work, self._written = None, RoundBuffers(), self._versions()
+        self._spare, self._work, self._wave, self._written = None, RoundBuffers(), None, self._versions()

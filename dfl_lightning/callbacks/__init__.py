@@ -18,6 +18,7 @@ from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWeighted
 from dfl_lightning.callbacks.base import (
     Aggregation,
+    Clock,
     Dropout,
     Monitor,
     Outgoing,
@@ -27,6 +28,8 @@ from dfl_lightning.callbacks.base import (
     Substitution,
     Threshold,
 )
+from dfl_lightning.callbacks.clock.asynchronous import Asynchronous
+from dfl_lightning.callbacks.clock.synchronous import Synchronous
 from dfl_lightning.callbacks.dropout.markov import Markov
 from dfl_lightning.callbacks.dropout.random import Bernoulli, ExactCount, GroupedCount
 from dfl_lightning.callbacks.dropout.trace import Trace
@@ -78,10 +81,12 @@ __all__ = [
     "ALittleIsEnough",
     "AdaptiveThreshold",
     "Aggregation",
+    "Asynchronous",
     "Bernoulli",
     "Boltzmann",
     "CHOCOMix",
     "ClippedGossip",
+    "Clock",
     "CollaborationGraph",
     "ConsensusDistance",
     "Dropout",
@@ -125,6 +130,7 @@ __all__ = [
     "Stale",
     "Substitution",
     "SubstitutionError",
+    "Synchronous",
     "Threshold",
     "TopK",
     "Trace",

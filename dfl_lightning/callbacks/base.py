@@ -38,6 +38,29 @@ class Policy(RoundCallback):
     method_name: str = ""
 
 
+class Clock(Policy):
+    """The simulated time of a run: writes `due`, `cycles` and `instants` in `on_clock`.
+
+    With a clock that `is_asynchronous` only policies and objectives work that declare `supports_clock`.
+    """
+
+    family = "clock"
+    supports_clock = True
+
+    def has_more(self, round: Round) -> bool:
+        """Return True if the round has a further wave after this one; default: False."""
+        return False
+
+    def readable(self, round: Round, links: Links) -> Links:
+        """Return the links over which there is a model to receive; default: all of them.
+
+        Args:
+            round: the round, with `active` and `due`.
+            links: links whose receivers are active.
+        """
+        return links
+
+
 class Dropout(Policy):
     """A process that decides which clients are active in a round: writes `active` in `on_dropout`.
 
@@ -376,6 +399,7 @@ class Prediction(Policy):
     """
 
     family = "prediction"
+    supports_clock = True
     needs_classes = True
     features: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
@@ -420,6 +444,7 @@ class Monitor(RoundCallback):
 
     family = "monitor"
     only_watches = True
+    supports_clock = True
 
 
 def honest_clients(federation: Federation) -> Tensor | None:

@@ -26,6 +26,7 @@ KEYS = {
     "model": Key("network, local_epochs, batch_size, optimizer, lr_scheduler, …"),
     "data": Key("data set, num_clients, partition, test and validation parts", "data.FederatedData"),
     "topology": Key("the communication graph: a file, or the name of a shipped one"),
+    "clock": Key("simulated time: whether clients wait for each other", "callbacks.Clock"),
     "dropout": Key("which clients are active in a round", "callbacks.Dropout"),
     "outgoing": Key("what leaves a client: noise, compression, attacks", "callbacks.Outgoing"),
     "selection": Key("whom each client learns from", "callbacks.Selection"),

@@ -29,11 +29,18 @@ class Draws:
         seed: the run's seed.
         purpose: name of the call, for example `local` or `finetune`.
         round: 0-based.
+        cycles: number of each client's own training, long [m], which names its draws instead of the round; None: the
+            round names them.
     """
 
     seed: int
     purpose: str
     round: int
+    cycles: torch.Tensor | None = None
+
+    def number(self, owner: int) -> int:
+        """Return the number that names a client's draws: that of its own training, or the round."""
+        return self.round if self.cycles is None else int(self.cycles[owner])
 
     def orders_of(self, owner: int, first: int, epochs: int, samples: int) -> torch.Tensor:
         """Draw a permutation of a client's samples for each of several epochs, int64 [epochs, samples].
@@ -63,8 +70,15 @@ class Draws:
             >>> draws.orders_of(8, first=0, epochs=1, samples=5).tolist()
             [[4, 3, 0, 2, 1]]
         """
-        keys = splitmix64((owners << 32) + epochs, stream_seed(self.seed, f"{self.purpose} batches", self.round))
+        keys = splitmix64((owners << 32) + epochs, self._seeds(f"{self.purpose} batches", owners))
         return permutations(keys, samples)
+
+    def _seeds(self, purpose: str, owners: np.ndarray) -> np.ndarray | int:
+        """Return the seed of a purpose in the round, or in the own training of each owner, int64 [n]."""
+        if self.cycles is None:
+            return stream_seed(self.seed, purpose, self.round)
+        numbers, index = np.unique(self.cycles.numpy()[owners], return_inverse=True)
+        return np.array([stream_seed(self.seed, purpose, number) for number in numbers.tolist()], dtype=np.int64)[index]
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
         """Return the key of the dropout layers' masks in one step of a client, int32 [2].
@@ -79,7 +93,7 @@ class Draws:
     def masks_of(self, steps: Sequence[tuple[int, int, int]]) -> torch.Tensor:
         """Return the keys of the dropout masks of several clients, int32 [k, 2], for (owner, epoch, step) of each."""
         purpose = f"{self.purpose} dropout layers"
-        return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in steps])
+        return mask_keys([stream_seed(self.seed, purpose, self.number(each[0]), *each) for each in steps])
 
     def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
         """Return the generator from which the augmentation of one batch draws.
@@ -89,7 +103,7 @@ class Draws:
             epoch: 0-based in the client's training in this round.
             step: 0-based in the epoch.
         """
-        return stream(self.seed, f"{self.purpose} augment", self.round, owner, epoch, step)
+        return stream(self.seed, f"{self.purpose} augment", self.number(owner), owner, epoch, step)
 
 
 def batches_of(samples: Whole, batch_size: int) -> Whole:

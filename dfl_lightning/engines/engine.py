@@ -170,7 +170,7 @@ class Engine(ABC):
         """
         self.bank.check_write(f"engine.rehearse(..., into='{into}')", into)
         target = self.bank.stored(into)
-        target.copy_(self.bank.boundary.rows["models"])
+        target.copy_(self.bank.first_rows["models"])
         return self._train(references, training, target, None)[0]
 
     def gradients(self, references: References, training: Training) -> Tensor:
@@ -184,7 +184,7 @@ class Engine(ABC):
             [own, width]; zero rows for clients without a job.
         """
         self.bank.join_device()
-        target = torch.zeros_like(self.bank.boundary.rows["models"])
+        target = torch.zeros_like(self.bank.first_rows["models"])
         self._train(references, replace(training, gradients=True, memory=None), target, None)
         return target
 

@@ -30,6 +30,7 @@ class Training:
         batches: with `gradients`: use only the first `batches` batches of the epoch (None: all data).
         memory: names under which the bank keeps the states of optimizers; training reads the states and writes them
             back. None: states begin anew, and are not kept.
+        cycles: number of each client's own training, long [m], which names its draws; None: `round` names them.
     """
 
     purpose: str
@@ -39,6 +40,7 @@ class Training:
     gradients: bool = False
     batches: int | None = None
     memory: OptimizerMemory | None = None
+    cycles: Tensor | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ class Training:
 
     def draws(self, seed: int) -> Draws:
         """Return the named draws of this training for the run's seed."""
-        return Draws(seed, self.purpose, self.round)
+        return Draws(seed, self.purpose, self.round, self.cycles)
 
 
 class Targets:

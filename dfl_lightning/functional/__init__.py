@@ -96,6 +96,7 @@ from dfl_lightning.functional.systems.panm_theory import (
     panm_models_in_round,
     panm_models_received,
 )
+from dfl_lightning.functional.waves import next_wave, round_span, to_nanoseconds
 
 __all__ = [
     "Neighbourhoods",
@@ -158,6 +159,7 @@ __all__ = [
     "nearness",
     "neighbour_precision_recall",
     "neighbour_votes",
+    "next_wave",
     "normalised_entropy",
     "observed_share",
     "of_clients",
@@ -175,6 +177,7 @@ __all__ = [
     "quantized_bytes",
     "remaining_candidates",
     "rematched_neighbours",
+    "round_span",
     "running_mean",
     "same_cluster",
     "sampled_neighbours",
@@ -186,6 +189,7 @@ __all__ = [
     "similarity_scores",
     "smoothed_loss",
     "standardised",
+    "to_nanoseconds",
     "transfer_seconds",
     "trimmed_means",
     "uniform_weights",

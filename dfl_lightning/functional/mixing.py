@@ -124,7 +124,9 @@ def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
     return votes / torch.where(total > 0, total, 1.0)[voters.receivers]
 
 
-def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = None) -> Tensor:
+def metropolis_weights(
+    votes: Tensor, voters: Links, owners: Tensor | None = None, idle_degrees: Tensor | None = None
+) -> Tensor:
     """Compute Metropolis-Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)), and W_ii = 1 - sum_j W_ij.
 
     Where selection is mutual the weights are symmetric and doubly stochastic: averaging keeps the mean of all models
@@ -134,6 +136,7 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
         votes: votes >= 0, [E]; d_i is the number of i's votes for others, without its vote for itself.
         voters: receivers and the rows that they may mix; among these the own row of every receiver with votes.
         owners: the node that owns the model or update of each row, long [P]; default: node j owns row j.
+        idle_degrees: d_j of nodes without votes, which mix at another time, [n]; default: 0.
 
     Returns:
         float64 [E]; they sum to 1 for each receiver, and are 0 for a receiver without votes.
@@ -154,6 +157,8 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
     own = _own_rows(voters, voters.any(votes > 0))
     others = votes.masked_fill(own, 0)
     degrees = voters.sum(others)
+    if idle_degrees is not None:
+        degrees = torch.where(voters.any(votes > 0), degrees, idle_degrees.to(degrees.dtype))
     sending = voters.senders if owners is None else owners[voters.senders]
     weights = others / (1 + torch.maximum(degrees[voters.receivers], degrees[sending]))
     left = torch.where(voters.sum(votes) > 0, 1 - voters.sum(weights), 0.0)

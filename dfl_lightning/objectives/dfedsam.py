@@ -25,6 +25,7 @@ class DFedSAM(Objective):
 
     method_name = "DFedSAM"
     stackable = recordable = True
+    supports_clock = True
 
     def __init__(self, rho: float = 0.01) -> None:
         if not (rho >= 0 and math.isfinite(rho)):

@@ -28,6 +28,7 @@ class Ditto(Objective):
     row_sets = {"personal": "models"}
     optimized = ("models", "personal")
     reports = "personal"
+    supports_clock = True
 
     def __init__(self, lam: float = 0.75) -> None:
         if not (lam >= 0 and math.isfinite(lam)):

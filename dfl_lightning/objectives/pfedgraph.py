@@ -40,6 +40,7 @@ class PFedGraph(Plain):
     recordable = True
     row_sets = {"direction": "zeros"}
     supports_servers = False
+    supports_clock = False
 
     def __init__(
         self, lam: float = 0.01, sign: Literal["towards", "printed"] = "towards", personal_epochs: int | None = None

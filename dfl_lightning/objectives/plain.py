@@ -24,6 +24,7 @@ class Plain(Objective):
     stackable = True
     recordable = True
     recorded_as = "plain descent"
+    supports_clock = True
 
     def __init__(self, personal_epochs: int | None = None) -> None:
         if personal_epochs is not None and personal_epochs < 0:

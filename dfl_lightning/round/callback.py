@@ -39,7 +39,10 @@ class RoundCallback(RecordsArguments, Callback):
         logs: names that it may pass to `round.log`, so that a study knows them before training; `start` may set those
             that depend on the run.
         supports_servers: True if it works in a topology with servers, which receive and mix.
+        supports_clock: True if it works with clients that do not wait for each other: it keeps no state by round and
+            reads other clients' models by `votes` only.
         needs_classes: True if it uses classes; other tasks (`model.task`) are then refused.
+        is_asynchronous: True for a clock by which clients do not wait for each other.
         averages_prototypes: True if it mixes the prototypes that the objective `FedProto` sends.
         only_watches: True for a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         reads_run_folder: True if it is called after the run folder, whose files then hold the round.
@@ -54,8 +57,10 @@ class RoundCallback(RecordsArguments, Callback):
     reports: str | None = None
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
+    supports_clock: bool = False
     needs_classes: bool = False
     averages_prototypes: bool = False
+    is_asynchronous: bool = False
     only_watches: bool = False
     reads_run_folder: bool = False
 
@@ -117,6 +122,9 @@ class RoundCallback(RecordsArguments, Callback):
         All clients are active, and `reachable` holds the links. `round.charge_message` counts what is sent. Results
         must be kept in attributes that `state` names.
         """
+
+    def on_clock(self, round: Round) -> None:
+        """Decide which clients finish their training in this wave: write `due`, `cycles`, `instants`."""
 
     def on_dropout(self, round: Round) -> None:
         """Decide which clients are active: write `active`."""

@@ -46,8 +46,10 @@ class Participant(Protocol):
     reports: str | None
     logs: tuple[str, ...]
     supports_servers: bool
+    supports_clock: bool
     needs_classes: bool
     averages_prototypes: bool
+    is_asynchronous: bool
 
     @property
     def state_key(self) -> str:
@@ -84,6 +86,7 @@ class LocalObjective(Protocol):
     reports: str | None
     logs: tuple[str, ...]
     supports_servers: bool
+    supports_clock: bool
     needs_classes: bool
     keeps_models: bool
     kept: Sequence[int]
@@ -243,8 +246,10 @@ class Federation:
         """
         for policy in self.policies:
             self._refuse_servers(policy)
+            self._refuse_clock(policy)
             policy.start(self)
         self._refuse_servers(self.objective)
+        self._refuse_clock(self.objective)
         self.objective.start(self)
         self._refuse_long_lists()
 
@@ -265,6 +270,18 @@ class Federation:
             raise UserError(
                 f"{user.family} {type(user).__name__} is for clients with neighbours, and a server has none; "
                 f"use a topology without servers{_INSTEAD.get(user.family, '')}"
+            )
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True if clients do not wait for each other."""
+        return any(policy.is_asynchronous for policy in self.policies)
+
+    def _refuse_clock(self, user: Participant | LocalObjective) -> None:
+        if self.is_asynchronous and not user.supports_clock:
+            raise UserError(
+                f"{user.family} {type(user).__name__} does not support clients that do not wait for each other; use "
+                f"another {user.family}, or leave out the clock with --clock null"
             )
 
     @property

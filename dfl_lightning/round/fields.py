@@ -32,6 +32,25 @@ class SubstituteRows:
     relative: bool
 
 
+@dataclass(frozen=True)
+class WaveRecord:
+    """What a round keeps of a wave that has ended.
+
+    Args:
+        metrics: logged numbers by name.
+        costs: columns of the ledger by name.
+        losses: sum of local training losses, and number of clients that trained.
+        clients: number of clients that took part.
+        diverged: number of clients whose training diverged.
+    """
+
+    metrics: dict[str, float]
+    costs: dict[str, float]
+    losses: tuple[float, int]
+    clients: int
+    diverged: int
+
+
 @dataclass(repr=False, eq=False)
 class RoundFields:
     """One communication round, which the protocol creates, the hooks fill from top to bottom, and is then discarded.
@@ -67,6 +86,13 @@ class RoundFields:
         weights: entries of the mixing matrix W at `voters`, float64 [len(voters)].
         metrics: the numbers of this round's row of `metrics.csv`.
 
+        due: clients whose local training ends in this wave, bool [n]; without an asynchronous clock all clients.
+        cycles: number of each client's own training, long [m], which names its draws; None: the round names them.
+        instants: simulated time at which each client's training ends, in nanoseconds, long [m]; only with an
+            asynchronous clock.
+        age: age of the model that each selected link brings, in seconds, float64 [E]; only with an asynchronous clock.
+        earlier: the waves of this round before the present one.
+
     Attributes:
         ledger: the messages that were received in this round.
     """
@@ -95,6 +121,11 @@ class RoundFields:
     votes: Written[Tensor] = Written("the round after on_substitute")
     weights: Written[Tensor] = Written("on_weigh")
     metrics: dict[str, float] = field(default_factory=dict)
+    due: Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.bool))
+    cycles: Tensor | None = None
+    instants: Written[Tensor] = Written("on_clock")
+    age: Written[Tensor] = Written("on_substitute")
+    earlier: tuple[WaveRecord, ...] = ()
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,8 +184,8 @@ class RoundFields:
 
     @property
     def dropped(self) -> Tensor:
-        """Clients that are not active in this round, bool [m]."""
-        return ~self.active[: self.num_clients]
+        """Clients that are due and not active in this round, bool [m]."""
+        return (self.due & ~self.active)[: self.num_clients]
 
     @property
     def participants(self) -> Tensor:
@@ -177,6 +208,20 @@ class RoundFields:
         """
         return stream(self.federation.seed, purpose, self.index, *words)
 
+    def client_generator(self, purpose: str, client: int, *words: int) -> torch.Generator:
+        """Return a generator for a named draw of one client, named by the number of its own training.
+
+        Without an asynchronous clock this number is the round's, so the draws are those of
+        `generator(purpose, client, *words)`.
+
+        Args:
+            purpose: name of what is drawn; draws of different names are independent.
+            client: the client's id.
+            *words: further numbers that the draw depends on.
+        """
+        number = self.index if self.cycles is None else int(self.cycles[client])
+        return stream(self.federation.seed, purpose, number, client, *words)
+
     def draw_links(self, links: Links, k: int | Tensor, purpose: str, *words: int) -> Links:
         """Choose k links of each receiver at random, every set of k equally likely; all of them if it has at most k.
 
@@ -189,7 +234,19 @@ class RoundFields:
             purpose: name of what is drawn; draws of different names are independent.
             *words: further numbers that the draw depends on.
         """
-        return links.draw(k, stream_seed(self.federation.seed, purpose, self.index, *words))
+        seed = self.federation.seed
+        if self.cycles is None:
+            return links.draw(k, stream_seed(seed, purpose, self.index, *words))
+        numbers = self.cycles[self.receivers[: self.num_clients]].unique().tolist()
+        if len(numbers) == 1:
+            return links.draw(k, stream_seed(seed, purpose, numbers[0], *words))
+        drawn = Links.empty(self.num_nodes)
+        for number in numbers:
+            receivers = self.receivers.clone()
+            receivers[: self.num_clients] &= self.cycles == number
+            of_number = links.between(receivers=receivers)
+            drawn = drawn.union(of_number.draw(k, stream_seed(seed, purpose, number, *words)))
+        return drawn
 
     def draw_uniform(self, links: Links, purpose: str, *words: int) -> Tensor:
         """Draw a number in [0, 1) for each link, float64 [E]; the number depends on the same things as in `draw`.

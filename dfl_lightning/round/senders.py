@@ -62,7 +62,7 @@ class Senders:
         numbers = math.prod(shape[1:])
         drawn = torch.empty(len(self.ids), numbers, dtype=self._like.dtype)
         for row, client in zip(drawn, self.ids.tolist(), strict=True):
-            generator = self._round.generator(f"outgoing {self._purpose}", client, self._draws)
+            generator = self._round.client_generator(f"outgoing {self._purpose}", client, self._draws)
             draw(numbers, generator=generator, dtype=self._like.dtype, out=row)
         self._draws += 1
         return drawn.view(*shape).to(self._like.device)

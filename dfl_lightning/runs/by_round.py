@@ -37,15 +37,20 @@ class Entries:
         self.file, self.always = file, always
         self.rounds: dict[int, Entry] = {}
 
-    def add(self, round: int, **columns: np.ndarray) -> None:
+    def add(self, round: int, more: bool = False, **columns: np.ndarray) -> None:
         """Add the rows of a round, under a first column `round`.
 
         Args:
             round: 0-based.
+            more: whether the rows are added to those of an earlier wave of the round.
             columns: the other columns by name, of equal length.
         """
         length = len(next(iter(columns.values())))
-        self.rounds[round] = {"round": np.full(length, round, dtype=np.int32), **columns}
+        added = {"round": np.full(length, round, dtype=np.int32), **columns}
+        former = self.rounds.get(round, {}) if more else {}
+        self.rounds[round] = {
+            name: np.concatenate([former[name], column]) if name in former else column for name, column in added.items()
+        }
 
     def before(self, round: float = math.inf) -> Entry:
         """Return the rows of the rounds before this one, by column, without columns that a round lacks."""

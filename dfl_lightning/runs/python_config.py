@@ -22,7 +22,7 @@ from dfl_lightning.objectives import Plain
 from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.utils.code.constructor_arguments import arguments_of, assigned_to
 
-_GROUPS = ("Dropout", "Outgoing", "Selection", "Threshold", "Substitution", "Aggregation", "Prediction")
+_GROUPS = ("Clock", "Dropout", "Outgoing", "Selection", "Threshold", "Substitution", "Aggregation", "Prediction")
 _OWN_KEYS = ("topology", "engine", "run_name", "defaults", "callbacks")
 """Arguments of the trainer that are not under the key `trainer`: they have a key of their own, or none."""
 

@@ -311,21 +311,21 @@ class RunFolder(RunTables, RoundCallback):
     def on_round_end(self, round: Round) -> None:
         """Record the clients that diverged or dropped out, and the links and comparisons of an evaluated round."""
         if round.diverged.any():
-            self._diverged.add(round.index, client=_marked_ids(round.diverged))
+            self._diverged.add(round.index, bool(round.earlier), client=_marked_ids(round.diverged))
         dropped = round.dropped & ~round.diverged
         if dropped.any():
-            self._dropouts.add(round.index, client=_marked_ids(dropped))
+            self._dropouts.add(round.index, bool(round.earlier), client=_marked_ids(dropped))
         trainer = self._trainer
         if trainer is None:
             return  # since rounds outside a fit have no folder
         every = trainer.check_val_every_n_epoch or 1
         if not round.has("weights") or (round.index + 1) % every or not trainer.is_global_zero:
             return
-        self._graphs.add(round.index, **links_of(round))
+        self._graphs.add(round.index, bool(round.earlier), **links_of(round))
         if round.federation.policy(Substitution) is not None:
             columns = substitutes_of(round)
             if len(columns["client"]):
-                self._substitutes.add(round.index, **columns)
+                self._substitutes.add(round.index, bool(round.earlier), **columns)
         if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
             arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
             self._comparisons.add(round.index // every, every, *arrays)

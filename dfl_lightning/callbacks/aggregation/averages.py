@@ -30,6 +30,8 @@ class Uniform(Aggregation):
             become the average. Clients are not affected.
     """
 
+    supports_clock = True
+
     def __init__(self, server_step: float = 1.0) -> None:
         if server_step <= 0:
             raise UserError(f"aggregation.server_step={server_step}; it must be above 0")
@@ -86,6 +88,7 @@ class FromTopology(Aggregation):
     """
 
     reads_topology_weights = True
+    supports_clock = True
 
     def start(self, federation: Federation) -> None:
         """Require weights of all links, none of them negative; a graph without links needs no weights."""
@@ -93,6 +96,11 @@ class FromTopology(Aggregation):
             raise UserError(
                 f"topology {federation.topology.name}: a client that dropped out has no substitute in a mixing matrix: "
                 "its weight goes to the receiver; use --substitution null"
+            )
+        if any(graph.mixing for graph in federation.topology.graphs) and federation.is_asynchronous:
+            raise UserError(
+                f"topology {federation.topology.name} prescribes a mixing matrix for each round, and clients that do "
+                "not wait for each other have no common round; use another topology, or leave out the clock"
             )
         for graph in federation.topology.graphs:
             links = graph.linked(0)

@@ -57,6 +57,7 @@ class Boltzmann(Aggregation):
         if not 0 <= gamma <= 1:
             raise UserError(f"aggregation.gamma={gamma}; it is a share between 0 and 1")
         self.temperature, self.contribution, self.gamma = temperature, contribution, gamma
+        self.supports_clock = contribution == "cross"  # the others need answers from clients that are still training
         if smooth == "rounds" and contribution == "cross":
             raise UserError(
                 "aggregation.smooth=rounds is for the losses of eq. 15, and contribution=cross smooths none; use "

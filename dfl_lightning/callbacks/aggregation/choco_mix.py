@@ -31,6 +31,8 @@ class CHOCOMix(Metropolis):
 
     mixes_public_copies = True
 
+    supports_clock = False
+
     def __init__(self, gamma: float = 0.3) -> None:
         if not 0 < gamma <= 1:
             raise UserError(f"aggregation.gamma={gamma}; the consensus step size is above 0 and at most 1")

@@ -37,6 +37,7 @@ class Metropolis(Aggregation):
 
     method_name = "D-SGD"
     supports_servers = False
+    supports_clock = True
 
     def __init__(self, steps: int = 1, laziness: float = 0.0) -> None:
         if steps < 1:
@@ -104,7 +105,11 @@ class Metropolis(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Write weights from this round's votes; a substitute row has the number of neighbours of its owner."""
-        weights = metropolis_weights(round.votes, round.voters, round.row_owner)
+        idle = None
+        if not bool(round.due.all()):  # the other clients mix later, with as many neighbours as they may choose
+            limits = round.federation.require(Selection).limits(round)
+            idle = torch.minimum(round.reachable.count, limits)
+        weights = metropolis_weights(round.votes, round.voters, round.row_owner, idle)
         if self.laziness:
             own = round.voters.receivers == round.voters.senders
             own &= round.voters.any(weights != 0)[round.voters.receivers]  # a receiver without weights keeps its model

@@ -33,12 +33,14 @@ class Bernoulli(ClientRates):
         full_first_round: whether all clients take part in round 0.
     """
 
+    supports_clock = True
+
     def __init__(self, rate: float | list[float] = 0.5, full_first_round: bool = False) -> None:
         super().__init__(rate, full_first_round)
 
     def draw(self, round: Round) -> Tensor:
         """Draw one coin for each client, from its own stream."""
-        coins = [torch.rand((), generator=round.generator("dropout", i)) for i in range(round.num_clients)]
+        coins = [torch.rand((), generator=round.client_generator("dropout", i)) for i in range(round.num_clients)]
         return torch.stack(coins) >= self.rates(round.num_clients)
 
 

@@ -30,6 +30,8 @@ class GaussianNoise(Outgoing):
         sigma: standard deviation of the noise in units of `clip`, 0 or more.
     """
 
+    supports_clock = True
+
     def __init__(self, clip: float = 1.0, sigma: float = 1.0) -> None:
         if not (clip > 0 and math.isfinite(clip)):
             raise UserError(f"outgoing.clip={clip}; it is a length above 0")

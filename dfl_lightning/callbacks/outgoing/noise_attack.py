@@ -26,6 +26,8 @@ class NoiseAttack(Attack):
         sigma: standard deviation of each entry of the noise, in units of parameters, above 0.
     """
 
+    supports_clock = True
+
     def __init__(self, fraction: float | None = None, clients: Sequence[int] | None = None, sigma: float = 1.0) -> None:
         super().__init__(fraction, clients)
         if not (sigma > 0 and math.isfinite(sigma)):

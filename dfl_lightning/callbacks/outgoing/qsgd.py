@@ -27,6 +27,7 @@ class QSGD(Outgoing):
     """
 
     sends_updates = True
+    supports_clock = True
 
     def __init__(self, bits: int = 8, bucket: int = 512) -> None:
         if not 2 <= bits <= 16:

@@ -26,6 +26,8 @@ class SignFlip(Attack):
         scale: how many times as long the flipped update is, above 0.
     """
 
+    supports_clock = True
+
     def __init__(self, fraction: float | None = None, clients: Sequence[int] | None = None, scale: float = 1.0) -> None:
         super().__init__(fraction, clients)
         if not (scale > 0 and math.isfinite(scale)):

@@ -32,6 +32,7 @@ class Gossip(Selection):
     """
 
     lists_candidates = False
+    supports_clock = True
 
     def __init__(
         self, k: int | Literal["all"] = 10, within: Literal["cluster"] | None = None, redraw: bool = True
@@ -66,6 +67,8 @@ class Gossip(Selection):
         if self.within:
             assert round.clusters is not None
             allowed = allowed.within_groups(round.clusters)
-        when = round.index if self.redraw else 0
-        drawn = allowed.draw(self.limits(round), stream_seed(round.federation.seed, "gossip", when))
+        if self.redraw:
+            drawn = round.draw_links(allowed, self.limits(round), "gossip")
+        else:
+            drawn = allowed.draw(self.limits(round), stream_seed(round.federation.seed, "gossip", 0))
         return drawn.intersection(round.candidates)

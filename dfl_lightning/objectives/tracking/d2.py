@@ -38,6 +38,7 @@ class D2(Plain):
     method_name = "D2"
     recordable = True
     supports_servers = False
+    supports_clock = False
     row_sets = {"descended": "models"}
 
     def start(self, federation: Federation) -> None:

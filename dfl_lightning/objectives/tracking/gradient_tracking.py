@@ -40,6 +40,7 @@ class GradientTracking(Plain):
     method_name = "gradient tracking"
     stackable = True
     supports_servers = False
+    supports_clock = False
     row_sets = {"correction": "zeros"}
 
     def start(self, federation: Federation) -> None:

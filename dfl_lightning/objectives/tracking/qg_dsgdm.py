@@ -40,6 +40,7 @@ class QGDSGDm(Plain):
     method_name = "QG-DSGDm"
     recordable = True
     supports_servers = False
+    supports_clock = False
     row_sets = {"momentum": "zeros"}
 
     def __init__(

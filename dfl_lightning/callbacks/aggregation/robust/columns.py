@@ -24,6 +24,7 @@ class Median(Aggregation):
 
     method_name = "median"
     against_adversaries = True
+    supports_clock = True
 
     def __init__(self, include_self: bool = True) -> None:
         self.include_self = include_self

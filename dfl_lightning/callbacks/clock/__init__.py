@@ -1,0 +1,1 @@
+"""Clocks: the simulated time at which clients finish their training."""

@@ -1,0 +1,181 @@
+"""The clock of clients that do not wait for each other."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.base import Clock, Monitor, Substitution
+from dfl_lightning.callbacks.devices import Devices
+from dfl_lightning.functional import next_wave, round_span, to_nanoseconds
+from dfl_lightning.functional.waves import NANOSECONDS
+from dfl_lightning.links import Links
+from dfl_lightning.round.record import Round, SubstituteRows
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+PUBLISHED, FRESH = "published", "fresh"
+"""Row sets: the last model that each client sent, and the models that are sent in the present wave."""
+
+
+class Asynchronous(Clock):
+    """Clients that train at their own speed and never wait for each other (asynchronous gossip by pull).
+
+        y_i = train(x_i), published when it is finished;  x_i = sum_j W_ij y_j, the last y_j that j has published
+
+    When client i has finished a training, it fetches the last published models of the neighbours that its policies
+    choose, waits until these have arrived, mixes them with its own, and starts again. A neighbour that has not yet
+    published a model cannot be chosen. At one instant all clients that finish publish first, then they mix.
+
+    A round is a span of simulated time; a client may finish several times in it, or not at all. Topology, schedules and
+    evaluations follow the rounds; random draws follow each client's own count of trainings. If all clients take equally
+    long and messages take no time, the run is the synchronous one, bit for bit.
+
+    The row sets of a client's published model and of those being sent need as much memory as two models for each
+    client.
+
+    Args:
+        speed: training samples per second; a number for all clients, or a list with one for each.
+        up: bytes per second that a client can send; default: no limit.
+        down: bytes per second that a client can receive; default: no limit.
+        latency: seconds that a message waits; default: 0.
+        spread: inequality of the clients: each number of each client is multiplied by exp(`spread` * z), with z drawn
+            once from a standard normal distribution; 0 leaves the numbers as they are.
+        seed: seed of these draws; default: the run's.
+        trace: a CSV file with the numbers instead: a first line `client,speed,up,down,latency`, then a line per client.
+        every: seconds of simulated time in a round; default: the harmonic mean of the clients' training times, in which
+            a client trains once on average if messages take no time.
+    """
+
+    is_asynchronous = True
+    state = ("finish", "cycle", "trainings", "published_at")
+    logs = ("simulated_seconds", "trainings", "staleness")
+    row_sets = {PUBLISHED: "zeros"}
+    supports_servers = False
+
+    def __init__(
+        self,
+        speed: float | list[float] | None = None,
+        up: float | list[float] | None = None,
+        down: float | list[float] | None = None,
+        latency: float | list[float] | None = None,
+        spread: float = 0.0,
+        seed: int | None = None,
+        trace: str | None = None,
+        every: float | None = None,
+    ) -> None:
+        given = {"speed": speed, "up": up, "down": down, "latency": latency}
+        self.devices = Devices("clock Asynchronous", given, spread, seed, trace, needed=("speed",))
+        if every is not None and not 1 / NANOSECONDS <= every < math.inf:
+            raise UserError(f"clock.every={every:g}; it is a number of seconds, at least a nanosecond (1e-9)")
+        self.every = every
+        self.finish = self.cycle = self.trainings = self.published_at = torch.zeros(0, dtype=torch.long)
+
+    def start(self, federation: Federation) -> None:
+        """Set devices, the duration of each client's training, and the span of a round.
+
+        Raises:
+            UserError: a client has no training data, or there is a substitution or a second clock.
+        """
+        empty = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
+        if empty:
+            raise UserError(f"clock Asynchronous: client {empty[0]} has no training data, so it would never finish")
+        if federation.policy(Substitution) is not None:
+            raise UserError(
+                "clock Asynchronous mixes the last model of a client that dropped out; use --substitution null"
+            )
+        for policy in federation.policies:
+            if isinstance(policy, Monitor) and "simulated_seconds" in policy.logs:
+                raise UserError(
+                    f"monitor {type(policy).__name__} is a second clock beside clock Asynchronous, which logs "
+                    "simulated_seconds itself; leave the monitor out"
+                )
+        m = federation.num_clients
+        self.devices.start(federation)
+        cost = self._cost(federation, 0)
+        self.span = round_span(cost) if self.every is None else round(self.every * NANOSECONDS)
+        self.finish = cost
+        self.cycle, self.trainings = torch.zeros(m, dtype=torch.long), torch.zeros(m, dtype=torch.long)
+        self.published_at = torch.full((m,), -1)
+
+    def describe(self, federation: Federation) -> str | None:
+        """Describe the span of a round, and how many clients train together if messages take no time."""
+        rate = 1 / self._cost(federation, 0).double()
+        together = float(rate.sum() / rate.max())
+        return (
+            f"clock: a round is {self.span / NANOSECONDS:.3g} s of simulated time; about {together:.0f} of "
+            f"{federation.num_clients} clients train together"
+        )
+
+    def _cost(self, federation: Federation, round: int) -> Tensor:
+        """Return the duration of each client's training in a round, in nanoseconds, long [m]."""
+        return to_nanoseconds(self.devices.training_seconds(federation, round)).clamp(min=1)
+
+    def on_clock(self, round: Round) -> None:
+        """Find the clients of the next wave."""
+        end = (round.index + 1) * self.span
+        round.due = next_wave(self.finish, self._cost(round.federation, round.index), end)
+        round.cycles, round.instants = self.cycle.clone(), self.finish.clone()
+
+    def has_more(self, round: Round) -> bool:
+        """Return True if a client finishes once more before the end of the round."""
+        return bool((self.finish <= (round.index + 1) * self.span).any())
+
+    def readable(self, round: Round, links: Links) -> Links:
+        """Return the links to clients that have published a model by the time that the receiver finishes."""
+        known = self.published_at >= 0
+        if bool(known.all()):
+            return links
+        fresh = _is_fresh(round, links)
+        readable = known[links.senders] | fresh
+        return links if bool(readable.all()) else links.keep(readable)
+
+    def on_trained(self, round: Round) -> None:
+        """Copy the models that clients send in this wave, since mixing overwrites them."""
+        round.bank.scratch(FRESH)
+        round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round))
+
+    def on_substitute(self, round: Round) -> None:
+        """Read the published model of each sender that has not finished in this wave when its receiver has."""
+        receivers, senders = round.selected.receivers, round.selected.senders
+        fresh = _is_fresh(round, round.selected)
+        when = torch.where(fresh, round.instants[senders], self.published_at[senders])
+        round.age = (round.instants[receivers] - when).double() / NANOSECONDS
+        if len(senders):
+            round.log("staleness", float(round.age.mean()))
+        if not bool(fresh.all()):
+            round.substitute_rows.append(SubstituteRows(PUBLISHED, relative=False))
+            round.substitute = torch.where(fresh, senders, round.num_nodes + senders)
+
+    def on_mixed(self, round: Round) -> None:
+        """Publish the models of this wave."""
+        senders = self._senders(round)
+        if len(senders):
+            round.bank.combine(lambda rows: rows, [FRESH], PUBLISHED, senders)
+
+    def on_round_end(self, round: Round) -> None:
+        """Let the clients of this wave start again after their messages have arrived, and log the time."""
+        due, senders = round.due[: round.num_clients], self._senders(round)
+        following = self.finish + to_nanoseconds(self.devices.message_seconds(round))
+        following += self._cost(round.federation, round.index)
+        self.finish = torch.where(due, following, self.finish)
+        self.cycle = self.cycle + due
+        self.trainings, self.published_at = self.trainings.clone(), self.published_at.clone()
+        self.trainings[senders] += 1
+        self.published_at[senders] = round.instants[senders]
+        round.log("simulated_seconds", (round.index + 1) * self.span / NANOSECONDS)
+        round.log("trainings", float(self.trainings.double().mean()))
+
+    def _senders(self, round: Round) -> Tensor:
+        """Return the clients that have finished a training in this wave, long [k]."""
+        return torch.nonzero(round.participants).squeeze(1)
+
+
+def _is_fresh(round: Round, links: Links) -> Tensor:
+    """Return True for each link whose sender has finished in this wave, no later than its receiver, bool [E]."""
+    return round.active[links.senders] & (round.instants[links.senders] <= round.instants[links.receivers])
