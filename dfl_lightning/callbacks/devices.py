@@ -73,6 +73,15 @@ class Devices:
         for name, default in zip(NUMBERS, (math.inf, math.inf, math.inf, 0.0), strict=True):
             self._given.setdefault(name, [default])
         self._read = None if trace is None else read_device_trace(trace)
+        self.numbers: dict[str, Tensor] = {}
+
+    __hash__ = None  # type: ignore[assignment]  # numbers change at the start of a run
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if the clients have equal numbers."""
+        if not isinstance(other, Devices):
+            return NotImplemented
+        return all(torch.equal(values, other.numbers[name]) for name, values in self.numbers.items())
 
     def start(self, federation: Federation) -> None:
         """Set the numbers of each client, from the trace or by drawing them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dfl_lightning.links import Links
@@ -17,21 +18,35 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     """Return the links on which a round mixed, selected or probed models, as columns.
 
     The columns are `receiver`, `sender`, `weight` (0 if not mixed), `selected` and `probed`. A sender from n on is a
-    stored update of a client. The round must have mixed, so that its weights are known.
+    stored update of a client; what a client has published on an asynchronous clock is listed as the client itself. The
+    round must have mixed, so that its weights are known.
     """
-    n, rows = round.num_nodes, round.voters.rows
-    ledger = round.ledger
+    n, ledger = round.num_nodes, round.ledger
+    voters, weights = (_of_owners if round.federation.is_asynchronous else _as_they_are)(round)
+    rows = voters.rows
     probed = ledger.models.difference(ledger.mixed).difference(_downloads(round))
-    mixed = round.voters.keep(round.weights != 0)
+    mixed = voters.keep(weights != 0)
     selected, probed = (Links(part.receivers, part.senders, n, rows) for part in (round.selected, probed))
     listed = mixed.union(selected).union(probed)
     return {
         "receiver": listed.receivers.numpy().astype(np.int32),
         "sender": listed.senders.numpy().astype(np.int32),
-        "weight": round.voters.spread(round.weights, listed, 0.0).numpy().astype(np.float32),
+        "weight": voters.spread(weights, listed, 0.0).numpy().astype(np.float32),
         "selected": listed.within(selected).numpy(),
         "probed": listed.within(probed).numpy(),
     }
+
+
+def _as_they_are(round: Round) -> tuple[Links, Tensor]:
+    return round.voters, round.weights
+
+
+def _of_owners(round: Round) -> tuple[Links, Tensor]:
+    """Return the links and weights of what was mixed, with the client of each row as its sender."""
+    receivers, owners = round.voters.receivers, round.row_owner[round.voters.senders]
+    voters = Links.of(receivers, owners, round.num_nodes)
+    weights = torch.zeros(len(voters), dtype=torch.float64)
+    return voters, weights.index_add_(0, voters.places(receivers, owners), round.weights)
 
 
 def substitutes_of(round: Round) -> dict[str, np.ndarray]:

@@ -122,7 +122,7 @@ def test_drawn_clients_are_log_normal_and_named(start):
     def devices(seed=None, spread=0.5, clients=400):
         time = cb.SimulatedTime(100.0, 50.0, 20.0, latency=0.1, spread=spread, seed=seed)
         start(cb.Gossip(k=0), cb.Uniform(), time, clients=clients)
-        return time.devices
+        return time.devices.numbers
 
     found, drawn = devices(), set()
     for name, middle in (("speed", 100), ("up", 50), ("down", 20), ("latency", 0.1)):
