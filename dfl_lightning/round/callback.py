@@ -42,7 +42,7 @@ class RoundCallback(RecordsArguments, Callback):
         supports_clock: True if it works with clients that do not wait for each other: it keeps no state by round and
             reads other clients' models by `votes` only.
         needs_classes: True if it uses classes; other tasks (`model.task`) are then refused.
-        is_asynchronous: True for a clock by which clients do not wait for each other.
+        is_asynchronous: True for a clock with which clients do not wait for each other.
         averages_prototypes: True if it mixes the prototypes that the objective `FedProto` sends.
         only_watches: True for a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         reads_run_folder: True if it is called after the run folder, whose files then hold the round.

@@ -34,7 +34,7 @@ class SubstituteRows:
 
 @dataclass(frozen=True)
 class WaveRecord:
-    """What a round keeps of a wave that has ended.
+    """The numbers of a wave that has ended, which its round keeps.
 
     Args:
         metrics: logged numbers by name.

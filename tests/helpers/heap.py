@@ -6,7 +6,7 @@ import numpy as np
 
 
 def simulate(start, targets, cost, senders, mix, until, transfer=None):
-    """Run clients with scalar models, each of which is drawn half of the way to the client's target by a training.
+    """Run clients with scalar models; a training takes a model half of the way to the client's target.
 
     At one instant all clients that finish publish first (phase 0), and then they mix (phase 1).
 

@@ -92,7 +92,7 @@ class Asynchronous(Clock):
         for policy in federation.policies:
             if isinstance(policy, Monitor) and "simulated_seconds" in policy.logs:
                 raise UserError(
-                    f"monitor {type(policy).__name__} is a second clock beside clock Asynchronous, which logs "
+                    f"monitor {type(policy).__name__} is a second clock: clock Asynchronous logs "
                     "simulated_seconds itself; leave the monitor out"
                 )
         m = federation.num_clients
@@ -153,7 +153,7 @@ class Asynchronous(Clock):
             round.substitute = torch.where(fresh, senders, round.num_nodes + senders)
 
     def on_mixed(self, round: Round) -> None:
-        """Publish the models of this wave."""
+        """Write the models of this wave to the row set of published ones."""
         senders = self._senders(round)
         if len(senders):
             round.bank.combine(lambda rows: rows, [FRESH], PUBLISHED, senders)
