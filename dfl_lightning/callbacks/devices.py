@@ -86,6 +86,9 @@ class Devices:
     def start(self, federation: Federation) -> None:
         """Set the numbers of each client, from the trace or by drawing them.
 
+        Args:
+            federation: the run's data, topology, network and policies.
+
         Raises:
             UserError: a list or the trace does not have a value for each client.
         """
@@ -116,7 +119,12 @@ class Devices:
         return middle * torch.exp(self._spread * normal)
 
     def training_seconds(self, federation: Federation, round: int) -> Tensor:
-        """Compute the seconds of each client's local training in a round, float64 [m]."""
+        """Compute the seconds of each client's local training in a round, float64 [m].
+
+        Args:
+            federation: the run's data, topology, network and policies.
+            round: 0-based; the phases of training may differ from round to round.
+        """
         return sum(self._phase_seconds(federation, round), torch.zeros(len(self._samples), dtype=torch.float64))
 
     def _phase_seconds(self, federation: Federation, round: int) -> Iterator[Tensor]:
@@ -126,7 +134,11 @@ class Devices:
             yield torch.tensor(each, dtype=torch.float64) / self.numbers["speed"]
 
     def message_seconds(self, round: Round) -> Tensor:
-        """Compute the seconds that each client spends on its messages in a round, float64 [m]."""
+        """Compute the seconds that each client spends on its messages in a round, float64 [m].
+
+        Args:
+            round: the round after its mixing, whose ledger has all messages.
+        """
         sent = round.ledger.by_link(len(round.bank.layout.shared))
         return transfer_seconds(
             sent.links.receivers,
@@ -137,7 +149,11 @@ class Devices:
         )
 
     def round_seconds(self, round: Round) -> float:
-        """Compute the seconds of the slowest client in a synchronous round: its training and then its messages."""
+        """Compute the seconds of the slowest client in a synchronous round: its training and then its messages.
+
+        Args:
+            round: the round after its mixing, whose ledger has all messages.
+        """
         seconds, trained = self.message_seconds(round), round.jobs.owners
         for of_phase in self._phase_seconds(round.federation, round.index):
             seconds[trained] += of_phase[trained]
