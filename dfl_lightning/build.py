@@ -17,6 +17,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
 from dfl_lightning.data import ClientData
+from dfl_lightning.data.client_data import target_type
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
 from dfl_lightning.engines.config import EngineConfig
@@ -26,6 +27,7 @@ from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
+from dfl_lightning.metrics import about_clients
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase
@@ -98,7 +100,10 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     _refuse_other_weights(topology, trainer.policy(Aggregation))
     clusters = agreeing_clusters(data.clusters, topology)
 
-    fit_to_data(module.network, data, loss, module.metrics, seed, task)
+    shape = fit_to_data(module.network, data, loss, module.metrics, seed, task)
+    if module.metrics:
+        remarks = about_clients(module.metrics, _targets_of_clients(data), task, shape)
+        trainer.remarks += [remark for remark in remarks if remark not in trainer.remarks]
     layout = Layout(module.network, module.shared_patterns)
     phases = module.objective.phases(layout, module.duration, 0)
     optimizer, schedule, scheduled = _optimization(module, trainer, stage, layout, phases)
@@ -165,6 +170,17 @@ def _task(chosen: Task | None, data: ClientData) -> Task:
     task = default_task(data.labels, data.num_classes) if chosen is None else chosen
     task.output_shape(data.labels, data.num_classes)
     return task.of_targets(data.labels, None if data.target_scale is None else tuple(data.target_scale.tolist()))
+
+
+def _targets_of_clients(data: ClientData) -> dict[str, dict[int, Tensor]]:
+    """Return the targets of each client with validation or test data, by split and client."""
+    parts = {"val": data.val, "test": data.test}
+    targets = data.labels.cpu()
+    targets = targets.to(target_type(targets, torch.float32))
+    return {
+        split: {client: targets[part] for client, part in enumerate(indices) if len(part)}
+        for split, indices in parts.items()
+    }
 
 
 # --- options that do not fit together -----------------------------------------------------------------------------

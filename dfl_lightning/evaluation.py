@@ -35,10 +35,12 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
     federation, engine = module.federation, module.engine
     references = evaluated_models(module)
     splits = _splits_with_data(federation)
+    engine.failures = {}  # of selections that evaluated models before
     if federation.policy(Prediction) is None:
         by_split = {split: _without_broken(module, engine.evaluate(references, split), split) for split in splits}
     else:
         by_split = predict(engine, *_members(module, references, stage), splits)[1]
+    module.warn_of_failed_metrics(engine.gathered_failures())
     results: dict[str, Tensor] = {}
     for split, scores in by_split.items():
         results |= {f"{split}_loss": scores.losses}
@@ -51,6 +53,21 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
         results |= {"global_test_loss": scores.losses}
         results |= {f"global_test_{name}": scores.metrics[name] for name in federation.task.numbers}
     return results
+
+
+def by_client(results: dict[str, Tensor]) -> dict[str, float]:
+    """Return the numbers of single clients that exist, by names such as `test_acc/client_3`, for loggers.
+
+    Args:
+        results: arrays over clients; those of a global model are left out.
+    """
+    of_clients = {name: values.tolist() for name, values in results.items() if not name.startswith("global_")}
+    return {
+        f"{name}/client_{client}": value
+        for name, values in of_clients.items()
+        for client, value in enumerate(values)
+        if value == value
+    }
 
 
 def reported_models(module: RunModule) -> References:

@@ -27,17 +27,20 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER, Hyperparameters, name_of
 from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.functional import of_clients, over_clients, without_mean
+from dfl_lightning.metrics import columns_of
 from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Plain
 from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.run.fit import Fit
 from dfl_lightning.round.run.parts import RunParts
+from dfl_lightning.runs.columns import undefined_numbers
 from dfl_lightning.tasks import Task
 from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of
 from dfl_lightning.utils.code.source_of_objects import sources_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import no_global_draws
+from dfl_lightning.utils.words import counted
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -63,7 +66,8 @@ class DFLModule(LightningModule):
             (`.safetensors`, `.pt`).
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
         loss: mean loss of a batch from (outputs, targets); null means the task's own, for classes the cross-entropy.
-        metrics: torchmetrics for (outputs, targets), computed for each client; the task's numbers are always computed.
+        metrics: numbers of each client in addition to the task's: `auroc`, `average_precision`, `f1_macro`,
+            `balanced_accuracy` or `ece`, or torchmetrics for (outputs, targets).
         objective: the local training rule; default `Plain`.
         on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and takes no further
             part in the round; `stop`: end the run.
@@ -91,7 +95,7 @@ class DFLModule(LightningModule):
         init: str = "common",
         finetune_epochs: int = 0,
         loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
-        metrics: list[Metric] | None = None,
+        metrics: list[Metric | str] | None = None,
         objective: Objective | None = None,
         on_divergence: Literal["quarantine", "stop"] = "quarantine",
         local_steps: int | None = None,
@@ -124,7 +128,7 @@ class DFLModule(LightningModule):
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
         object.__setattr__(self, "loss", loss)
         self.chosen_task = task
-        self.metrics = {_column_name(metric): metric for metric in metrics or []}
+        self.metrics = columns_of(metrics or [])
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
         self.last_fit: Fit | None = None
@@ -136,6 +140,7 @@ class DFLModule(LightningModule):
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # clients that a warning of divergence has named
         self._broken: set[int] = set()  # clients that a warning of losses has named; -1: the server
+        self._failed: set[tuple[str, int]] = set()  # metrics and clients that a warning of an error has named
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self.sources: dict[str, ModuleSource] = {}  # of the user's own code that the run uses, by module
@@ -253,7 +258,12 @@ class DFLModule(LightningModule):
         honest = of_clients(results, honest_clients(self.federation))
         hidden = without_mean(honest, self.federation.task.score)
         means = {name: over_clients(values, name in hidden).mean for name, values in honest.items()}
+        means |= undefined_numbers(honest, self.federation.task.score, self.metrics)
         self.log_dict({name: torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()}, batch_size=1)
+        if self.dfl_trainer.log_clients and self.dfl_trainer.is_global_zero:
+            # Not by `log_dict`, which would copy thousands of numbers several times.
+            for logger in self.dfl_trainer.loggers:
+                logger.log_metrics(evaluation.by_client(results), step=max(0, self.bank.boundary.round - 1))
 
     test_step = validation_step
 
@@ -361,13 +371,27 @@ class DFLModule(LightningModule):
         if new:
             self.warn_once(sentence.format("the server" if new == [-1] else f"client {', '.join(map(str, new))}"))
 
+    def warn_of_failed_metrics(self, failures: dict[tuple[str, int], str]) -> None:
+        """Warn of metrics that failed, naming each metric and client once per run.
+
+        Args:
+            failures: the errors in words, by column and client; -1 is the global test set, for which metrics are not
+                reported.
+        """
+        new: dict[tuple[str, str], list[int]] = {}
+        for (column, client), why in sorted(failures.items()):
+            if client >= 0 and (column, client) not in self._failed:
+                self._failed.add((column, client))
+                new.setdefault((column, why), []).append(client)
+        for (column, why), clients in new.items():
+            self.warn_once(
+                f"after {counted(self.bank.boundary.round, 'round')}: the metric {column} fails for client "
+                f"{', '.join(map(str, clients))} ({why}); it is NaN there, and left out of means (warned once per "
+                "client; clients.npz has every evaluation)"
+            )
+
     def warn_once(self, sentence: str) -> None:
         """Warn the user; each sentence is shown once per run."""
         if sentence not in self._said:
             self._said.add(sentence)
             warnings.warn(sentence, UserWarning, stacklevel=2)
-
-
-def _column_name(metric: Metric) -> str:
-    name = type(metric).__name__.removeprefix("Multiclass")
-    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))

@@ -111,6 +111,8 @@ class DFLTrainer(Trainer):
         gradient_clip_algorithm: `norm` (default) or `value`.
         logger: Lightning loggers in addition to the run folder's `metrics.csv`; `true`: TensorBoard if it is
             installed, otherwise CSV, in the folder `logs` of the run.
+        log_clients: send each client's numbers of an evaluation to the loggers, as `test_acc/client_3`, in addition to
+            their means; `clients.npz` always has them.
         enable_progress_bar: show a line about the round in progress.
         callbacks: policies and monitors of the round, and any callbacks of Lightning's.
         defaults: add `Gossip` if the callbacks have no selection, `Uniform` if they have no aggregation, and the
@@ -147,6 +149,7 @@ class DFLTrainer(Trainer):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
         logger: Logger | Iterable[Logger] | bool | None = False,
+        log_clients: bool = False,
         callbacks: list[Callback] | Callback | None = None,
         defaults: bool = True,
         max_epochs: int | None = None,
@@ -175,6 +178,11 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.process_timeout={process_timeout}; it is a number of seconds, above 0")
         if cohorts is not None and cohorts < 1:
             raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
+        if log_clients and not logger:
+            raise UserError(
+                "trainer.log_clients=true sends numbers to loggers, and there is none; set trainer.logger true"
+            )
+        self.log_clients = log_clients
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
         self.keep_comparisons = keep_comparisons

@@ -158,6 +158,14 @@ class Ranks:
         received = bytes(self.from_rank(source, buffer).tolist())
         return received.rstrip(b"\0").decode()
 
+    def texts(self, text: str) -> list[str]:
+        """Return the texts of all processes in all processes, at most 1000 characters of each.
+
+        Args:
+            text: the text of this process.
+        """
+        return [text] if self.count == 1 else [self._share(source, text) for source in range(self.count)]
+
     # --- small numbers --------------------------------------------------------------------------------------------
     def join(self, index: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
         """Combine the results of all processes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -28,6 +28,7 @@ from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation, Progress, Targets, Trained, Training
 from dfl_lightning.engines.placing import parts_of, set_mode
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
+from dfl_lightning.metrics import ClientMetric
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
 from dfl_lightning.utils.words import nth_round
@@ -81,6 +82,7 @@ class Engine(ABC):
         details: further decisions made at the start, by name, for the summary.
         reason: reason for the choice of this engine, in a few words; empty if `auto` or the user chose it directly.
         between_cohorts: function that the main thread calls now and then; it raises to abandon the work (Ctrl-C).
+        failures: errors of metrics in this process' evaluations, in words, by column and client.
     """
 
     name = "engine"
@@ -93,6 +95,7 @@ class Engine(ABC):
         self.reason = ""
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
+        self.failures: dict[tuple[str, int], str] = {}
 
     def attach(self, bank: Bank) -> None:
         """Set the bank whose models the engine works on, and give the bank the engine's cohorts and device."""
@@ -227,6 +230,35 @@ class Engine(ABC):
             metrics, means = others[: len(self.metrics)], others[len(self.metrics) :]
             of_task = dict(zip(names, means, strict=True))
             return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)), weights, of_task)
+
+    def note_failures(self, owner: int, metrics: Iterable[ClientMetric]) -> None:
+        """Keep the errors of a client's metrics, which are NaN then.
+
+        Args:
+            owner: the client; -1: the global test set.
+            metrics: in the order of the config's metrics, after `compute`.
+        """
+        for column, metric in zip(self.config.metrics, metrics, strict=True):
+            if metric.error is not None:
+                self.failures[column, owner] = metric.failure
+
+    def gathered_failures(self) -> dict[tuple[str, int], str]:
+        """Return the errors of all processes' metrics since the last call, by column and client; all call this."""
+        found, self.failures = self.failures, {}
+        ranks = self.bank.ranks
+        if not self.config.metrics or ranks.count == 1 or not ranks.any(bool(found)):
+            return found
+        alike: dict[tuple[str, str], list[int]] = {}
+        for (column, owner), why in sorted(found.items()):
+            alike.setdefault((column, why), []).append(owner)
+        lines = [f"{column}\t{' '.join(map(str, owners))}\t{why}\n" for (column, why), owners in alike.items()]
+        together: dict[tuple[str, int], str] = {}
+        for text in ranks.texts("".join(lines)):
+            for line in text.splitlines(keepends=True):
+                if line.endswith("\n"):  # a line that was cut off is left out
+                    column, owners_in_words, why = line.rstrip("\n").split("\t")
+                    together |= {(column, int(owner)): why for owner in owners_in_words.split()}
+        return together
 
     # --- execution --------------------------------------------------------------------------------------------------
     def _train(

@@ -1,8 +1,9 @@
 """Measures of a run: precision and recall of neighbours, accuracy of substitutes, and the accuracies of papers.
 
-NaN stands for an accuracy, or another score, that does not exist. A client without test data has no loss either, and is
-left out of all means. A client with a loss and without a score is one whose loss is not finite. A mean over clients is
-NaN then, since the mean over the others would look better the more models break.
+NaN stands for a number that does not exist, for one of three reasons. A client without test data has no loss either,
+and is left out of all means. A number is undefined if the loss is finite: the client's data give it no value, as those
+of a single class give no AUROC; the client is left out of means, and counted. A model is broken if its loss is
+infinite. A mean over clients is NaN then, since the mean over the others would look better the more models break.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = [
     "of_clients",
     "over_clients",
     "score_summary",
+    "undefined",
+    "undefined_counts",
     "without_accuracy",
     "without_mean",
     "worst_decile_mean",
@@ -75,11 +78,11 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float
 
 
 def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
-    """Return the clients with data but without an accuracy: those whose loss is not finite.
+    """Return the clients with data but without an accuracy, because their loss is infinite.
 
     Args:
         losses: the loss of each client, NaN without data, [..., m].
-        accuracies: the accuracy of each client, NaN without data or if the loss is not finite, [..., m].
+        accuracies: the accuracy of each client, NaN if it does not exist, [..., m].
 
     Returns:
         bool [..., m].
@@ -88,11 +91,54 @@ def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
         >>> without_accuracy(torch.tensor([0.5, torch.inf, torch.nan]), torch.tensor([0.9, torch.nan, torch.nan]))
         tensor([False,  True, False])
     """
-    return accuracies.isnan() & ~losses.isnan()
+    return accuracies.isnan() & losses.isinf()
+
+
+def undefined(losses: Tensor, values: Tensor, scores: Tensor | None = None) -> Tensor:
+    """Return the clients with data whose number is NaN although their model is not broken.
+
+    Args:
+        losses: the loss of each client, NaN without data, [..., m].
+        values: a number of each client, [..., m].
+        scores: the task's score, which tells a broken model from a prediction that gives a sample's class the
+            probability 0; None: `values` are the scores.
+
+    Returns:
+        bool [..., m].
+
+    Examples:
+        >>> losses = torch.tensor([0.5, 0.25, torch.inf, torch.nan])
+        >>> undefined(losses, torch.tensor([0.9, torch.nan, torch.nan, torch.nan]))
+        tensor([False,  True, False, False])
+    """
+    broken = without_accuracy(losses, values if scores is None else scores)
+    return values.isnan() & ~losses.isnan() & ~broken
+
+
+def undefined_counts(results: Mapping[str, Tensor], score: str = "acc") -> dict[str, tuple[int, int]]:
+    """Count for each array of an evaluation the clients for which it is undefined, and those with data.
+
+    Args:
+        results: arrays by names such as `val_loss`, `val_acc` and `test_auroc`, [m] each; those of the loss and of a
+            global model are left out.
+        score: name of the task's score.
+
+    Examples:
+        >>> loss, area = torch.tensor([0.5, 0.25, torch.nan]), torch.tensor([0.9, torch.nan, torch.nan])
+        >>> undefined_counts({"test_loss": loss, "test_acc": loss, "test_auroc": area})
+        {'test_acc': (0, 2), 'test_auroc': (1, 2)}
+    """
+    counts = {}
+    for name, values in results.items():
+        split = name.partition("_")[0]
+        losses, scores = results.get(f"{split}_loss"), results.get(f"{split}_{score}")
+        if losses is not None and not name.endswith("_loss"):
+            counts[name] = (int(undefined(losses, values, scores).sum()), int((~losses.isnan()).sum()))
+    return counts
 
 
 def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
-    """Return the names of an evaluation's arrays whose mean over clients is NaN, because a client has no score.
+    """Return the names of an evaluation's arrays whose mean over clients is NaN, because the loss of one is infinite.
 
     The mean loss is infinite then.
 

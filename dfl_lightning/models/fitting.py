@@ -15,6 +15,8 @@ from dfl_lightning.engines.dropout_layers import check_no_global_draws, replace_
 from dfl_lightning.engines.optimizing.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.engines.trials.loss_trial import try_loss
+from dfl_lightning.metrics import try_metric
+from dfl_lightning.metrics.trial import said
 from dfl_lightning.models.network import Network
 from dfl_lightning.tasks import Classification, MeanLoss, Task, default_task
 from dfl_lightning.utils.code.module_copies import copy_of
@@ -31,7 +33,7 @@ def fit_to_data(
     metrics: Mapping[str, Metric],
     seed: int,
     task: Task | None = None,
-) -> None:
+) -> tuple[int, ...]:
     """Build a shipped network for the data's shape, and try the network, the loss and the metrics on two samples.
 
     Args:
@@ -41,6 +43,9 @@ def fit_to_data(
         metrics: metrics by the name of their column.
         seed: seed of the run, from which the first parameters of a shipped network are drawn.
         task: None: the default task for the data's targets.
+
+    Returns:
+        The shape of the network's output for one sample.
 
     Raises:
         UserError: shapes do not fit, something fails on the samples, or it draws from a global random generator.
@@ -54,7 +59,7 @@ def fit_to_data(
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)
-    inputs, labels = _two_samples(data, seed)
+    inputs, labels = _samples(data, _two_of_a_client(data), seed)
     outputs = _outputs(network, inputs, name, shape)
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
@@ -63,7 +68,15 @@ def fit_to_data(
         given = labels if isinstance(loss, MeanLoss) else task.loss_targets(labels)
         try_loss(placed(loss, outputs.device, outputs.dtype), outputs, given)
     for column, metric in metrics.items():
-        _try_metric(column, metric, outputs, labels, task)
+        draws = partial(_describe_draws, f"model.metrics {said(column, metric)}", _arguments(task))
+        try:
+            try_metric(column, metric, outputs, labels, task, draws)
+        except UserError:  # two samples may be too few, or alike
+            inputs, labels_of_many = _samples(data, _some_of_all_clients(data), seed)
+            many = _outputs(network, inputs, name, shape)
+            assert isinstance(many, Tensor)
+            try_metric(column, metric, many, labels_of_many, task, draws)
+    return tuple(outputs.shape[1:])
 
 
 def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: Task) -> None:
@@ -92,31 +105,35 @@ def _arguments(task: Task) -> str:
     return "of scores and labels" if task.has_classes else "of outputs and targets"
 
 
-def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, task: Task) -> None:
-    what = f"model.metrics {type(metric).__name__}"
-    outputs, labels = task.for_metrics(outputs, labels)
-    names = ("scores", "labels") if task.has_classes else ("outputs", "targets")
-    shapes = (str(["B", *tensor.shape[1:]]).replace("'", "") for tensor in (outputs, labels))
-    fails = f"{what} ({column}) fails on {' and '.join(f'{n} {s}' for n, s in zip(names, shapes, strict=True))}"
-    with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
-        trial = metric.clone().to(outputs.device)
-        with no_global_draws(partial(_describe_draws, what, _arguments(task))):
-            trial.update(outputs, labels)
-            float(trial.compute())
+def _two_of_a_client(data: ClientData) -> Tensor:
+    """Return the indices of the first and last training sample of the first client with data."""
+    samples: Tensor = next(part for part in data.train if len(part))
+    return samples[torch.tensor([0, -1])]
 
 
-def _two_samples(data: ClientData, seed: int) -> tuple[Tensor, Tensor]:
-    """Return inputs [2, ...] and labels [2] of the first client with data, augmented as in training.
+def _some_of_all_clients(data: ClientData, most: int = 64) -> Tensor:
+    """Return the indices of at most `most` training samples, about as many of each client."""
+    parts = [part for part in data.train if len(part)]
+    each = -(-most // len(parts))
+    return torch.cat([part[:each] for part in parts])[:most]
+
+
+def _samples(data: ClientData, samples: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs [k, ...] and labels [k], augmented as in training.
 
     Infinite and NaN inputs are replaced by 0, as they would look like a fault of the network.
+
+    Args:
+        data: the clients' data.
+        samples: indices of the samples, long [k].
+        seed: seed of the run.
     """
-    samples = next(part for part in data.train if len(part))
     draws, augment = None, data.augment
     who = f"augmentation {name_of(augment)}"
     with no_global_draws(partial(_describe_draws, who, "of the batch and its generator")):
         if augment is not None:
-            draws = augment.draw(2, stream(seed, "try out"))
-        inputs, labels = data.batch(samples[torch.tensor([0, -1])], draws=draws)
+            draws = augment.draw(len(samples), stream(seed, "try out"))
+        inputs, labels = data.batch(samples, draws=draws)
     return inputs.where(inputs.isfinite(), 0.0), labels
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
+
 from dfl_lightning.callbacks.base import honest_clients
+from dfl_lightning.functional import undefined_counts
 from dfl_lightning.round.run.hosts import RunModule
 
 OF_ROUNDS = (
@@ -10,6 +15,25 @@ OF_ROUNDS = (
     *("bytes_received", "messages_received", "diverged", "seconds"),
 )
 """Numbers that every round has, also without an evaluation."""
+
+
+UNDEFINED = "_undefined"
+"""The end of the names of columns that count clients for which a number is undefined."""
+
+
+def undefined_numbers(results: Mapping[str, Tensor], score: str, chosen: Collection[str]) -> dict[str, float]:
+    """Count the clients for which a number of an evaluation is undefined, by column.
+
+    A metric that the user has chosen always has such a column, another number only where it is undefined for a client.
+
+    Args:
+        results: arrays of an evaluation by names such as `test_auroc`, [m] each.
+        score: name of the task's score.
+        chosen: names of the metrics that the user has chosen, without `test_`.
+    """
+    counts = undefined_counts(results, score)
+    kept = {name: count for name, (count, _) in counts.items() if count or name.partition("_")[2] in chosen}
+    return {f"{name}{UNDEFINED}": float(count) for name, count in kept.items()}
 
 
 def expected_columns(module: RunModule) -> tuple[str, ...]:
@@ -26,6 +50,7 @@ def expected_columns(module: RunModule) -> tuple[str, ...]:
     for split in ("val", "test"):
         if int(federation.data.sizes(split).sum()):
             names += [f"{split}_{name}" for name in ("loss", *module.engine.metrics)]
+            names += [f"{split}_{name}{UNDEFINED}" for name in module.engine.metrics]
     tested = f"test_{federation.task.score}"
     if tested in names:
         names += [f"{tested}_std", f"{tested}_worst10"]

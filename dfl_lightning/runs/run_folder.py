@@ -25,6 +25,7 @@ from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
+from dfl_lightning.runs.columns import undefined_numbers
 from dfl_lightning.runs.links import links_of, substitutes_of
 from dfl_lightning.runs.python_config import config_of_objects
 from dfl_lightning.runs.run_tables import RunTables
@@ -73,6 +74,7 @@ class RunFolder(RunTables, RoundCallback):
         self._rows: list[dict[str, str]] = []
         self._score, self._extra = Score(), list[str]()
         self._honest: torch.Tensor | None = None  # see `honest_clients`
+        self._chosen: tuple[str, ...] = ()  # names of the metrics in addition to the task's numbers
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
         self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
@@ -160,6 +162,7 @@ class RunFolder(RunTables, RoundCallback):
         assert self.path is not None
         self.is_open, self._score = True, Score.of(pl_module.federation.task)
         self._honest = honest_clients(pl_module.federation)
+        self._chosen = tuple(pl_module.engine.config.metrics)
         if not trainer.is_global_zero:
             return  # since only the first process writes
         self.is_open = False
@@ -444,6 +447,7 @@ class RunFolder(RunTables, RoundCallback):
             hidden, higher = without_mean(honest, self._score.name), self._score.higher_is_better
             statistics = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
             numbers |= {name: over.mean for name, over in statistics.items()}
+            numbers |= undefined_numbers(honest, self._score.name, self._chosen)
             if score in statistics:
                 numbers |= {f"{score}_{name}": getattr(statistics[score], name) for name in ("std", "worst10")}
             if score in statistics and self._honest is not None:

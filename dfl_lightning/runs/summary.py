@@ -14,7 +14,14 @@ import torch
 import dfl_lightning
 from dfl_lightning.callbacks.base import Outgoing, honest_clients
 from dfl_lightning.checkpoints.own_code import CODE
-from dfl_lightning.functional import over_clients, score_summary, without_accuracy
+from dfl_lightning.functional import (
+    of_clients,
+    over_clients,
+    score_summary,
+    undefined_counts,
+    without_accuracy,
+    without_mean,
+)
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.runs.processor import processor
@@ -63,6 +70,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             **_adversaries(module),
             "engine": describe_engine(module),
             score.block: _of_score(score, metrics, clients, honest_clients(module.federation)),
+            **_of_metrics(score, module, clients),
             "neighbours_mean": _mean(metrics["neighbours"]),
             "diverged": _rounds_diverged(trainer.run.diverged),
             "found": recovered,
@@ -117,6 +125,34 @@ def _of_score(
         numbers["global_last"] = float(of_server[~np.isnan(of_server)][-1])
         numbers["global_mean_over_rounds"] = float(np.nanmean(of_server))
     return numbers
+
+
+def _of_metrics(score: Score, module: RunModule, clients: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the entry `metrics`: chosen metrics and undefined numbers of the last evaluation, over honest clients.
+
+    Each has `mean`, `std`, `worst10` (None if it is not known which numbers are better), `undefined`, the number of
+    clients for which it is undefined, and `clients`, the number of those with data.
+    """
+    arrays = {name: values for name, values in clients.items() if name.startswith(SPLITS) and len(values)}
+    last = {name: torch.from_numpy(values[-1]) for name, values in arrays.items()}
+    last = of_clients(last, honest_clients(module.federation))
+    hidden, chosen = without_mean(last, score.name), module.engine.config.metrics
+    entries = {}
+    for name, (count, among) in undefined_counts(last, score.name).items():
+        metric = name.partition("_")[2]
+        if metric not in chosen and not count:
+            continue
+        higher = getattr(
+            chosen.get(metric), "higher_is_better", score.higher_is_better if metric == score.name else None
+        )
+        over = over_clients(last[name], name in hidden, higher is not False)
+        worst = None if higher is None else over.worst10
+        entries[name] = {"mean": over.mean, "std": over.std, "worst10": worst, "undefined": count, "clients": among}
+    return {"metrics": entries} if entries else {}
+
+
+SPLITS = ("val_", "test_")
+"""Beginnings of the names of arrays of an evaluation of the clients."""
 
 
 def _adversaries(module: RunModule) -> dict[str, Any]:
@@ -195,9 +231,12 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         lines.append(f"{name:16}{''.join(words)}{around}   {cost}")
     else:
         why = "no round was evaluated on test data"
+        if summary.get("metrics", {}).get(score.column):
+            why = "it is undefined for all clients"
         if numbers.get("not_finite"):
             why = f"not every loss and {score.label} of the last evaluation is finite"
         lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
+    lines += metric_lines(summary)
     if summary.get("attack"):
         theirs = numbers.get("adversaries", {}).get("mean")
         lines.append(_attack_line(summary["attack"], summary["clients"], theirs, score))
@@ -223,6 +262,33 @@ def final_table(summary: dict[str, Any]) -> list[str]:
             f"friends found: {as_percent(recovered['friend_accuracy'])} of the substitutes are of the dropped client's "
             "cluster"
         )
+    return lines
+
+
+def metric_lines(summary: dict[str, Any]) -> list[str]:
+    """Return a line for each chosen metric of the last evaluation, and for each number that is undefined somewhere.
+
+    Args:
+        summary: the content of summary.json.
+
+    Examples:
+        >>> area = {"mean": 0.875, "std": 0.1, "worst10": 0.75, "undefined": 1, "clients": 5}
+        >>> metric_lines({"metrics": {"test_auroc": area}})
+        ['test AUROC 87.5 % (std 10.0 %, worst 10 % 75.0 %), 1 of 5 clients undefined']
+    """
+    lines, of_task = [], Score.read(summary)
+    for column, numbers in summary.get("metrics", {}).items():
+        split, _, name = column.partition("_")
+        score = Score("", name, True, of_task.is_share(column))
+        words = f"{split} {score.label} "
+        if numbers["mean"] is None:
+            words += "unknown"
+        else:
+            worst = "" if numbers["worst10"] is None else f", worst 10 % {score.text(numbers['worst10'])}"
+            words += f"{score.text(numbers['mean'])} (std {score.text(numbers['std'])}{worst})"
+        if numbers["undefined"]:
+            words += f", {numbers['undefined']} of {numbers['clients']} clients undefined"
+        lines.append(words)
     return lines
 
 

@@ -62,6 +62,10 @@ class Classification(Task):
         best = outputs.max(dim=targets.dim())
         return {"acc": (best.indices == targets) & best.values.isfinite()}
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Convert logits to the probabilities of classes, [..., C]; see `Task.probabilities`."""
+        return outputs.softmax(-1)
+
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return `nn.CrossEntropyLoss`, for which the engines have faster kernels."""
         return nn.CrossEntropyLoss()

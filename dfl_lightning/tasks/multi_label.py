@@ -20,7 +20,7 @@ class MultiLabel(Task):
     Outputs are logits, [..., L], targets 1 for a label that the sample has, otherwise 0, [..., L]. The loss is the
     binary cross-entropy, mean over labels. A label is predicted if its logit is above 0. The score is `micro_f1` =
     2 TP / (2 TP + FP + FN); true positives TP, false positives FP and false negatives FN are counted over all samples
-    and labels of a client. As in scikit-learn, it is 0 if no sample has a label and none is predicted. `label_acc` is
+    and labels of a client. It is undefined, NaN, if no sample has a label and none is predicted. `label_acc` is
     the share of labels that are predicted correctly, `subset_acc` the share of samples whose labels are all correct. A
     logit that is NaN or infinite counts as wrong.
 
@@ -78,8 +78,12 @@ class MultiLabel(Task):
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute `micro_f1`, `label_acc` and `subset_acc`; see `Task.finish`."""
         true_positives, counted = means["found"], means["counted"]
-        f1 = 2 * true_positives / torch.where(counted == 0, 1.0, counted)
+        f1 = 2 * true_positives / counted  # 0 / 0 is NaN
         return {"micro_f1": f1, "label_acc": means["label_acc"], "subset_acc": means["subset_acc"]}
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Convert logits to the probabilities of labels, [..., L]; see `Task.probabilities`."""
+        return outputs.sigmoid()
 
     def for_metrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Convert logits to probabilities and targets to integers; see `Task.for_metrics`.

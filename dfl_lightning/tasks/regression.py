@@ -22,9 +22,9 @@ class Regression(Task):
     Outputs and targets are [..., d]. The loss is the mean squared error. The score is `rmse`, the root of the mean
     squared error; lower is better. `mae` is the mean absolute error, and `r2` the share of the targets' variance that
     is explained, 1 - sum of squared errors / sum of squared deviations from the mean of the evaluated targets. With
-    several columns, errors and deviations are summed over all. If all targets are equal, `r2` is 1 without errors and 0
-    with errors. The loss is in the unit of the targets that clients train on; `rmse` and `mae` are in the original
-    unit, if the data have standardised the targets.
+    several columns, errors and deviations are summed over all. If all targets are equal, as those of one sample are,
+    `r2` is undefined, NaN. The loss is in the unit of the targets that clients train on; `rmse` and `mae` are in the
+    original unit, if the data have standardised the targets.
 
     Args:
         scale: one factor for each column: a target times its scale is in the original unit; null means the scale of
@@ -111,5 +111,4 @@ class Regression(Task):
         variance = square - columns.square().mean(0)
         alike = variance <= _ROUNDING * square
         explained = 1 - squared / torch.where(alike, 1.0, variance)
-        of_alike = torch.where(squared > 0, 0.0, 1.0).where(squared.isfinite(), torch.nan)
-        return {"rmse": squared.sqrt(), "mae": means["absolute"], "r2": torch.where(alike, of_alike, explained)}
+        return {"rmse": squared.sqrt(), "mae": means["absolute"], "r2": torch.where(alike, torch.nan, explained)}

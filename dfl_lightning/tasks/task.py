@@ -112,6 +112,14 @@ class Task(RecordsArguments, ABC):
         """
         return outputs, targets
 
+    def probabilities(self, outputs: Tensor) -> Tensor | None:
+        """Convert outputs to the probabilities of classes, or of labels; None, the default, if the task has neither.
+
+        Args:
+            outputs: outputs of the network, [..., *output shape].
+        """
+        return None
+
     def loss_targets(self, targets: Tensor) -> Tensor:
         """Return the part of the targets that a user's loss receives; by default all of it.
 

@@ -21,15 +21,19 @@ _WORDS = {
         "micro_f1": "micro-F1",
         "macro_f1": "macro-F1",
     },
+    **{"auroc": "AUROC", "f1_macro": "macro-F1", "ece": "calibration error"},
     **{"rmse": "RMSE", "mse": "MSE", "mae": "MAE", "r2": "R²", "f1": "F1"},
 }
 """Names for readers of scores whose columns have other names."""
 
 _ERRORS, _SHARES = (
-    {"rmse", "mse", "mae", "perplexity"},
-    {"acc", "token_acc", "label_acc", "subset_acc", "micro_f1", "macro_f1", "f1"},
+    {"rmse", "mse", "mae", "perplexity", "ece"},
+    {
+        *("acc", "token_acc", "label_acc", "subset_acc", "micro_f1", "macro_f1", "f1"),
+        *("auroc", "average_precision", "f1_macro", "balanced_accuracy", "ece"),
+    },
 )
-"""Names of the shipped tasks' numbers for which lower is better, and of those that are shares."""
+"""Names of numbers of the shipped tasks and metrics for which lower is better, and of those that are shares."""
 
 
 class Judged(Protocol):
@@ -129,6 +133,19 @@ class Score:
             r"(?:val|test|global_test|merged_test)_(\w+?)(?:_(?:std|best10|worst10|adversaries))?", column
         )
         return match is not None and (match[1] in _SHARES or (self.percent and match[1] == self.name))
+
+    def has_lower_better(self, column: str) -> bool:
+        """Return True if a column of an evaluation is an error by its name, so that lower is better.
+
+        Args:
+            column: name of a column of metrics.csv.
+
+        Examples:
+            >>> [Score().has_lower_better(name) for name in ("test_ece", "val_rmse", "test_auroc", "val_r2_undefined")]
+            [True, True, False, True]
+        """
+        name = column.partition("_")[2] if column.startswith(("val_", "test_")) else ""
+        return name in _ERRORS or name.endswith("_undefined")
 
     @property
     def block(self) -> str:

@@ -275,7 +275,7 @@ REFUSED = {
     "--model.network.hidden.0 8": "model.network.hidden: expected a list of whole numbers, not {'0': '8'}",
     "--model.shared head": "model.shared=head: expected a list of texts; write [head]",
     "--model.metrics Accuracy": "model.metrics=Accuracy: expected a list; write [Accuracy]",
-    "--model.metrics+=Acuracy": "model.metrics: there is no 'Acuracy'; did you mean 'Accuracy'? (metrics are: MulticlassAUROC,",
+    "--model.metrics+=Acuracy": "model.metrics: there is no 'Acuracy'; did you mean 'Accuracy'? (metrics are: auroc, average_precision, f1_macro,",
     "--model.metrics+=MulticlassRecall": "MulticlassRecall: Argument `num_classes` can only be `None` for",
     "--model.loss crossentropy": "model.loss: there is no 'crossentropy'; did you mean 'CrossEntropyLoss'? (losses are: ",
     "--model.loss torch.nn.functional.cross_entropi": "has no 'cross_entropi'; did you mean 'cross_entropy'?",

@@ -59,12 +59,12 @@ def of_honest(run: Run, values: np.ndarray) -> np.ndarray:
 
 
 def last_scores(run: Run) -> np.ndarray:
-    """Return the last scores of the k honest clients with test data, float64 [k].
+    """Return the last scores of the k honest clients with test data for which the score is defined, float64 [k].
 
     A score is NaN if the client's loss is not finite.
     """
     scores, losses = (of_honest(run, last_of_clients(run, name)) for name in ("", "test_loss"))
-    return scores[~np.isnan(scores) | ~np.isnan(losses)] if len(losses) == len(scores) else scores[~np.isnan(scores)]
+    return scores[~np.isnan(scores) | np.isinf(losses)] if len(losses) == len(scores) else scores[~np.isnan(scores)]
 
 
 def last_score(run: Run) -> float:

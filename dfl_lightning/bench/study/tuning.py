@@ -254,8 +254,8 @@ class Tuning:
 def validation_score(cell: Cell) -> tuple[Score, float]:
     """Return the kind of score of a trial, and its validation score after the last round, mean over clients.
 
-    Nothing of the test data is read. A model whose loss is not finite gets the worst one: 0 for a share, otherwise
-    infinitely bad.
+    Nothing of the test data is read. A client for which the score is undefined is left out. A model whose loss is not
+    finite gets the worst one: 0 for a share, otherwise infinitely bad.
 
     Raises:
         UserError: the trial is not done, or was not evaluated on validation data.
@@ -271,7 +271,7 @@ def validation_score(cell: Cell) -> tuple[Score, float]:
         raise UserError(f"{state.run}: no validation {score.label} in clients.npz")
     worst = 0.0 if score.percent and score.higher_is_better else score.merit(-math.inf)
     known = np.nan_to_num(evaluated[-1], nan=worst, posinf=math.inf, neginf=-math.inf)
-    known = known[~np.isnan(clients.get("val_loss", evaluated)[-1])]
+    known = known[~np.isnan(evaluated[-1]) | np.isinf(clients.get("val_loss", evaluated)[-1])]
     return score, float(known.mean()) if len(known) else worst
 
 

@@ -128,6 +128,7 @@ class DPFL(Selection):
         owners = torch.nonzero(round.participants).squeeze(1)
         task = round.federation.task
         merits = task.merit(round.evaluate(References.rows("trained", owners), "val").metrics[task.score])
+        merits = merits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)  # undefined scores never win
         better = merits >= self.best[owners]
         owners, merits = owners[better], merits[better]
         self.best[owners] = merits

@@ -23,6 +23,7 @@ from dfl_lightning import callbacks, data, models, objectives, tasks
 from dfl_lightning.cli import keys
 from dfl_lightning.cli.classes.annotations import EMPTY, evaluated, returns
 from dfl_lightning.engines.optimizing.optimizers import ELEMENTWISE
+from dfl_lightning.metrics.names import BUILT_IN
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
 GROUPS: dict[str, type] = {name: attrgetter(base)(dfl_lightning) for name, base in keys.GROUPS.items()}
@@ -72,6 +73,7 @@ def shipped_classes(group: str) -> dict[str, type]:
     base = CLASSES[group]
     rooms = _ROOMS_OF.get(group, _ROOMS)
     exported = {n: getattr(room, n) for room in rooms for n in getattr(room, "__all__", None) or vars(room)}
+    exported |= BUILT_IN if group == "model.metrics" else {}
     return {
         name: cls
         for name, cls in sorted(exported.items())
@@ -86,14 +88,14 @@ def shipped_classes(group: str) -> dict[str, type]:
 def names_of(group: str) -> list[str]:
     """List the names of a group's classes for hints and help.
 
-    Of optimizers these are the ones that can be stacked, of metrics those for classification, and of Lightning's
-    callbacks those that are not policies.
+    Of optimizers these are the ones that can be stacked, of metrics the built-in ones and those for classification, and
+    of Lightning's callbacks those that are not policies.
     """
     if group == "model.optimizer":
         return list(ELEMENTWISE)
     classes = shipped_classes(group)
     if group == "model.metrics":
-        return [name for name in classes if name.startswith("Multiclass")]
+        return [*BUILT_IN, *(name for name in classes if name.startswith("Multiclass"))]
     ours = group not in LIBRARY_GROUPS
     return [name for name, cls in classes.items() if ours or not cls.__module__.startswith("dfl_lightning.")]
 

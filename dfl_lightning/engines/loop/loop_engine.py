@@ -100,7 +100,9 @@ class LoopEngine(Engine):
                 for job in jobs.tolist():
                     pool.check()
                     row = bank.materialise(references.take(torch.tensor([job])))[0]
-                    scores.append(scratch.scores(row, self.samples(int(references.owners[job]), split)))
+                    owner = int(references.owners[job])
+                    scores.append(scratch.scores(row, self.samples(owner, split)))
+                    self.note_failures(owner, scratch.metrics)
             return scores
 
         with workers(self.threads) as pool, one_blas_thread():

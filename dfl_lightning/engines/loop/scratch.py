@@ -13,9 +13,10 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH
-from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores, own_metrics
+from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
 from dfl_lightning.engines.trials.norm_strides import mend_instance_norms
+from dfl_lightning.metrics import metrics_of
 from dfl_lightning.utils.code.module_copies import copy_of
 
 
@@ -30,6 +31,7 @@ class Scratch:
 
     Attributes:
         features: inputs of the layers in `config.features` in the last forward pass, by their names.
+        metrics: the chosen metrics, of the samples of the last `scores`.
     """
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
@@ -44,7 +46,7 @@ class Scratch:
         self.features: dict[str, Tensor] = {}
         for name, layer in config.features.items():
             layers[layer].register_forward_pre_hook(partial(self._keep_input, name))
-        self._metrics = own_metrics(config, data.images.device)
+        self.metrics = metrics_of(config.metrics, data.images.device)
 
     def _keep_input(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.features[name] = inputs[0]
@@ -95,7 +97,7 @@ class Scratch:
         """
         config = self.config
         if not len(samples):
-            return no_scores(config, row.device)
+            return no_scores(config, row.device, self.metrics)
         self.load(row)
         network = self.network.eval()
 
@@ -106,7 +108,7 @@ class Scratch:
                     outputs = network(x)
                 yield outputs.to(config.dtype), y
 
-        return mean_scores(config.task, config.loss, self._metrics, batches())
+        return mean_scores(config.task, config.loss, self.metrics, batches())
 
     def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
         """Compute a model's class scores and the inputs of the prediction's layers, float64, with the labels.

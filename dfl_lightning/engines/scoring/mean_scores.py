@@ -7,21 +7,24 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.metrics import ClientMetric
 from dfl_lightning.tasks import Task
 
 
-def no_scores(config: EngineConfig, device: torch.device) -> Tensor:
-    """Return the scores of a model without samples: NaN, float64, as many as `mean_scores` returns."""
+def no_scores(config: EngineConfig, device: torch.device, metrics: Iterable[ClientMetric]) -> Tensor:
+    """Return the scores of a model without samples: NaN, float64, as many as `mean_scores` returns.
+
+    Args:
+        config: the engine's config.
+        device: device of the scores.
+        metrics: metrics that only the caller uses; they are reset.
+    """
+    for metric in metrics:
+        metric.reset()
     count = 1 + len(config.task.numbers) + len(config.metrics) + 1 + len(config.task.names)
     return torch.full((count,), math.nan, dtype=torch.float64, device=device)
-
-
-def own_metrics(config: EngineConfig, device: torch.device) -> list[Metric]:
-    """Copy the config's metrics to a device, so that only the caller's own `mean_scores` write into them."""
-    return [metric.clone().to(device) for metric in config.metrics.values()]
 
 
 def sums_of(means: Tensor, weights: float | Tensor) -> Tensor:
@@ -37,9 +40,9 @@ def sums_of(means: Tensor, weights: float | Tensor) -> Tensor:
 def mean_scores(
     task: Task,
     loss: Callable[[Tensor, Tensor], Tensor],
-    metrics: Iterable[Metric],
+    metrics: Iterable[ClientMetric],
     batches: Iterable[tuple[Tensor, Tensor]],
-    shown: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+    shown: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Compute mean loss (infinity instead of NaN), the task's numbers and metrics, on the device of the outputs.
 
@@ -48,9 +51,10 @@ def mean_scores(
     Args:
         task: gives the statistics and the weights of samples.
         loss: (outputs, targets) -> mean loss of a batch.
-        metrics: see `own_metrics`; they are reset first.
+        metrics: metrics that only the caller uses; they are reset first.
         batches: pairs of outputs and targets, at least one.
-        shown: function whose result on the outputs is passed to the metrics.
+        shown: function whose result on the outputs, which are probabilities, is passed to the metrics; None: the
+            outputs are those of the network.
 
     Returns:
         float64 [1 + numbers + metrics + 1 + statistics]: the loss, the task's numbers, the metrics, the sum of the
@@ -69,11 +73,11 @@ def mean_scores(
         sums = {name: value + statistics[name].sum(dtype=torch.float64) for name, value in sums.items()}
         weight = weight + now
         for metric in metrics:
-            metric.update(*task.for_metrics(shown(outputs), targets))
+            metric.update(task, outputs if shown is None else shown(outputs), targets, shown is not None)
     mean = torch.as_tensor(total / weight)
     mean = torch.where(mean.isnan(), math.inf, mean)
     means = {name: torch.as_tensor(value / weight) for name, value in sums.items()}
     numbers = task.finish(means)
-    computed = (torch.as_tensor(metric.compute(), device=mean.device).double().reshape(()) for metric in metrics)
+    computed = (metric.compute().to(mean.device) for metric in metrics)
     of_samples = torch.as_tensor(weight, dtype=torch.float64, device=mean.device)
     return torch.stack([mean, *(numbers[name] for name in task.numbers), *computed, of_samples, *means.values()])

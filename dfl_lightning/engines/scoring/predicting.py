@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
@@ -18,8 +17,9 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation
-from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores, own_metrics
+from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs, PredictionRule
+from dfl_lightning.metrics import ClientMetric, metrics_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
@@ -63,7 +63,7 @@ def predict(
             wanted = tuple(dict.fromkeys((*splits, *_rule(config).memory)))
             outputs = engine.outputs(references.take(jobs), wanted, pool)
             kept = _own_rows(engine, references.owners[jobs])
-            return _piece_scores(config, outputs, kept, owner_index[jobs], shares[jobs], splits)
+            return _piece_scores(engine, outputs, kept, references.owners[jobs], shares[jobs], splits)
 
     refusal = partial(engine.drew, "an evaluation")
     with bank.timed("evaluate"), float32_arithmetic(config.tf32):
@@ -125,7 +125,7 @@ def _pieces(engine: Engine, owners: Tensor, counts: Tensor) -> list[Tensor]:
 
 
 def _piece_scores(
-    config: EngineConfig,
+    engine: Engine,
     outputs: Sequence[Mapping[str, LabelledOutputs]],
     kept: Mapping[str, Tensor],
     owners: Tensor,
@@ -135,14 +135,15 @@ def _piece_scores(
     """Compute mean loss and metrics of the predictions of some models' owners, float64 [splits, 1 + metrics, owners].
 
     Args:
-        config: the engine's config.
+        engine: the engine.
         outputs: outputs of each of j models, by split.
         kept: columns of each model's owner that the rule reads, [j, columns] by row set.
         owners: owner of each model, long [j]; models of an owner are adjacent.
         shares: weight of each model in its owner's prediction, [j].
         splits: the splits whose labels are predicted.
     """
-    metrics = own_metrics(config, outputs[0][splits[0]].labels.device)
+    config = engine.config
+    metrics = metrics_of(config.metrics, outputs[0][splits[0]].labels.device)
     groups = torch.arange(len(owners)).split(owners.unique_consecutive(return_counts=True)[1].tolist())
     scores = []
     for split in splits:
@@ -150,6 +151,7 @@ def _piece_scores(
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
             scores.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
+            engine.note_failures(int(owners[jobs[0]]), metrics)
     reported = 1 + len(config.task.numbers) + len(config.metrics)
     numbers = torch.stack(scores)[:, :reported].cpu()  # The host waits for a GPU only once, here.
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)
@@ -203,10 +205,10 @@ def _checked(rule: PredictionRule, query: Outputs, memory: Mapping[str, Labelled
     return answer
 
 
-def _scores(config: EngineConfig, metrics: Sequence[Metric], probabilities: Tensor, labels: Tensor) -> Tensor:
+def _scores(config: EngineConfig, metrics: Sequence[ClientMetric], probabilities: Tensor, labels: Tensor) -> Tensor:
     """Compute mean negative log-likelihood (infinity instead of NaN), the task's numbers and metrics of one owner."""
     if not len(labels):
-        return no_scores(config, probabilities.device)
+        return no_scores(config, probabilities.device, metrics)
 
     def shown(some: Tensor) -> Tensor:
         """Clip rounding errors above 1: torchmetrics takes larger numbers for logits and applies a softmax."""

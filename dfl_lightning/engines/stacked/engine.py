@@ -295,6 +295,8 @@ class StackedEngine(Engine):
                 sums.index_add_(0, scores.jobs, sums_of(scores.statistics[name], scores.weights))
             for name, values in metrics.items():
                 values[scores.jobs] = scores.metrics[name]
+            owners = references.owners
+            self.failures |= {(name, int(owners[job])): why for (name, job), why in scores.failures.items()}
         losses = losses / weights  # NaN for jobs without samples.
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
         means = {name: sums / weights for name, sums in statistics.items()}

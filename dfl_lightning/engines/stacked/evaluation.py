@@ -8,7 +8,7 @@ samples are prepared once, and a first convolution is a single ordinary one for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.gpu.budget import LARGEST_TENSOR
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
+from dfl_lightning.metrics import ClientMetric, metrics_of
 from dfl_lightning.utils.thread_pool import Workers
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Scores:
         losses: float64 [j].
         statistics: means of the task's statistics, float64 [j] by name.
         metrics: float64 [j] by name.
+        failures: errors of metrics, in words, by metric and job.
     """
 
     jobs: Tensor
@@ -114,6 +116,7 @@ class Scores:
     losses: Tensor
     statistics: dict[str, Tensor]
     metrics: dict[str, Tensor]
+    failures: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 Look = Callable[[dict[str, Tensor], Tensor, Tensor], list[Tensor]]
@@ -362,23 +365,30 @@ class Scorer:
         sizes = counts.tolist()
         several = list(zip(*(tensor.split(sizes) for tensor in kept), strict=True))
         metrics: Sequence[Tensor] = ()
+        failures: dict[tuple[str, int], str] = {}
         if config.metrics:
-            chosen = torch.stack([number for of_job in several for number in self._from_scores(*of_job)])
+            numbers_of = []
+            for job, of_job in zip(jobs.tolist(), several, strict=True):
+                of_metrics = self._from_scores(*of_job)
+                numbers_of += [metric.compute().to(kept[0].device) for metric in of_metrics]
+                failed = zip(config.metrics, of_metrics, strict=True)
+                failures |= {(name, job): metric.failure for name, metric in failed if metric.error is not None}
+            chosen = torch.stack(numbers_of)
             metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # The host waits once for all metrics, too.
         if not has_losses:
             by_job = None if of_samples is None else of_samples.split(sizes)
             means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH, by_job).cpu()
-        return Scores(jobs, counts, weights, means, by_name, dict(zip(config.metrics, metrics, strict=True)))
+        by_metric = dict(zip(config.metrics, metrics, strict=True))
+        return Scores(jobs, counts, weights, means, by_name, by_metric, failures)
 
-    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
-        """Compute one job's chosen metrics, float64 scalars."""
+    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[ClientMetric]:
+        """Give the samples of one job to the chosen metrics."""
         config = self._context.config
-        metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
+        metrics = metrics_of(config.metrics, scores.device)
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-            for metric in metrics.values():
-                metric.update(*config.task.for_metrics(s, y))
-        computed = (torch.as_tensor(metric.compute(), dtype=torch.float64) for metric in metrics.values())
-        return [value.reshape(()).to(scores.device) for value in computed]
+            for metric in metrics:
+                metric.update(config.task, s, y)
+        return metrics
 
 
 def _in_order(parts: Sequence[Tensor], totals: Tensor, length: int) -> Tensor:

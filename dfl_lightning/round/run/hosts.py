@@ -76,6 +76,9 @@ class RunModule(Protocol):
     def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
         """Warn of models whose loss is not finite, once per run for each client."""
 
+    def warn_of_failed_metrics(self, failures: dict[tuple[str, int], str]) -> None:
+        """Warn of metrics that failed, once per run for each metric and client."""
+
 
 class RunTrainer(Protocol):
     """The Trainer of a run; see `DFLTrainer`, and Lightning's Trainer for other attributes."""

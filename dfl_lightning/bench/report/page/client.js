@@ -148,7 +148,7 @@ const client = (() => {
     const { own, cluster, here, alone } = found;
     if (own.last === null) {
       const tested = found.samples.find(({ part }) => part === "test");
-      return `Client ${found.id} has no ${tested?.count === 0 ? "test data" : `${score.label}${tested ? ": its loss or score is not finite" : ""}`}.`;
+      return `Client ${found.id} has no ${tested?.count === 0 ? "test data" : `${score.label}${tested ? ": it is undefined on its data, or its loss or score is not finite" : ""}`}.`;
     }
     const words = [`${score.label} ${score.text(own.last)}${score.unit}`, `rank ${own.place} of ${own.of}`];
     const against = (value, what) => {

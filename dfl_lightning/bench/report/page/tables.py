@@ -127,7 +127,9 @@ def _of_adversaries(method: Method) -> Content | None:
         are_adversaries = adversaries(run, len(scores))
         if not are_adversaries.any() or are_adversaries.all():
             return None
-        are_tested = ~np.isnan(losses if len(losses) else scores)  # a client without test data has no loss
+        are_tested = ~np.isnan(scores)
+        if len(losses):  # one whose loss is infinite has test data, and no score
+            are_tested |= np.isinf(losses)
         of_adversaries = scores[are_adversaries & are_tested]
         means.append(float(of_adversaries.mean()) if len(of_adversaries) else math.nan)
     return _score_content(spread_of_all(means), method.score)

@@ -83,9 +83,10 @@ class Measure:
             'test RMSE of the last evaluated round, mean over clients; the lowest is the best'
         """
         decides = self.is_score or (self.by_task and self.key in score.columns)
-        return replace(
-            self, score=score, lower_is_better=not score.higher_is_better if decides else self.lower_is_better
-        )
+        lower = not score.higher_is_better if decides else self.lower_is_better
+        if self.by_task and not decides:
+            lower = score.has_lower_better(self.key)
+        return replace(self, score=score, lower_is_better=lower)
 
     def is_like(self, other: Measure) -> bool:
         """Return True if two measures are the same column, or are both scores, so that they can stand side by side."""
