@@ -20,6 +20,7 @@ docs:
 	$(PYTHON) scripts/draw_house.py
 	$(PYTHON) scripts/draw_round.py
 	$(PYTHON) scripts/list_round.py
+	$(PYTHON) scripts/list_metrics.py
 	$(PYTHON) scripts/judge_results.py
 
 site:

@@ -17,7 +17,8 @@ PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
     *("conformance", "bench", "cli", "module", "evaluation", "build", "trainer", "loop", "protocol", "terminal"),
     *("runs", "checkpoints"),
-    *("callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data", "tasks", "topology"),
+    *("callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data", "metrics"),
+    *("tasks", "topology"),
     *("functional", "links", "utils"),
 ]
 """Rooms from the top to the ground; a room may import those below it, as tests/test_rooms.py sees to."""

@@ -72,7 +72,7 @@ class ClientMetric:
                     assert shares is not None, "`try_metric` refuses other tasks"
                     self.metric.update(shares, targets)
                     return
-                outputs, targets = task.for_metrics(outputs, targets)
+                outputs, targets = given_to(self.metric, *task.for_metrics(outputs, targets))
                 if self._of_probabilities and task.has_classes and not probabilities:
                     # torchmetrics would take scores for probabilities if all of a batch are between 0 and 1.
                     shares = task.probabilities(outputs)
@@ -129,6 +129,20 @@ class ClientMetric:
             setattr(self.metric, option, way)
         weights = weights.to(values.device).where(defined.to(values.device), 0.0)
         return (values.where(weights > 0, 0.0) * weights).sum() / weights.sum()
+
+
+def given_to(metric: Metric, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets of one column as vectors, if a metric is made for one number of each sample.
+
+    Args:
+        metric: a metric; torchmetrics' for one number have `num_outputs=1`.
+        outputs: [B, ...].
+        targets: [B, ...].
+    """
+    is_column = outputs.dim() == targets.dim() == 2 and outputs.shape[1] == targets.shape[1] == 1
+    if getattr(metric, "num_outputs", None) == 1 and is_column:
+        return outputs.squeeze(1), targets.squeeze(1)
+    return outputs, targets
 
 
 def metrics_of(metrics: Mapping[str, Metric], device: torch.device | str) -> list[ClientMetric]:

@@ -68,6 +68,11 @@ def try_metric(
         trial = ClientMetric(metric, outputs.device)
         trial.update(task, outputs, targets)
         if trial.error is not None:
+            if getattr(metric, "num_outputs", None) == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
+                raise UserError(
+                    f"{what} is for one number of each sample, and the targets have {outputs.shape[1]} columns; take "
+                    "torchmetrics.R2Score, which is a mean over columns"
+                )
             raise trial.error
         with quiet():
             value = trial.metric.compute()
