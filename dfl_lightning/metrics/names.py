@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from dfl_lightning.metrics.built_in import AUROC, ECE, AveragePrecision, BalancedAccuracy, BuiltIn, F1Macro
 from dfl_lightning.utils.errors import UserError, nearest
@@ -53,8 +53,12 @@ def columns_of(metrics: Iterable[Metric | str]) -> dict[str, Metric]:
         >>> list(columns_of([MulticlassAUROC(3), *both, "ece"]))
         ['auroc', 'f1_score_macro', 'f1_score_micro', 'ece']
     """
+    if isinstance(metrics, Metric | MetricCollection | str):
+        raise UserError(f"model.metrics takes a list of metrics, not a {type(metrics).__name__}; list them one by one")
     made = [built_in(each) if isinstance(each, str) else each for each in metrics]
     for each in made:
+        if isinstance(each, MetricCollection):
+            raise UserError("model.metrics: a MetricCollection has several columns; list its metrics one by one")
         if not isinstance(each, Metric):
             remedy = (
                 f"make an object of it, {each.__name__}(…)" if isinstance(each, type) else "give one of torchmetrics"

@@ -1,11 +1,8 @@
 """All metrics of torchmetrics on clients without a value: scikit-learn's numbers, and a limit that needs no list."""
 
 import copy
-import importlib.util
 import math
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,15 +19,10 @@ from dfl_lightning.tasks import Classification, MultiLabel, Regression
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `Spearman", "ignore:The use of `x.T`")
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "list_metrics.py"
-
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("list_metrics", SCRIPT)
-    module = sys.modules["list_metrics"] = importlib.util.module_from_spec(spec)  # its dataclass looks there
-    spec.loader.exec_module(module)
-    return module
+def script(load):
+    return load("list_metrics")
 
 
 def test_the_tables_of_the_page_are_of_today(script):

@@ -23,6 +23,7 @@ from dfl_lightning.bench.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.bench.report.page.sections import GROUPS, Figure, Group, described, figures, heading
 from dfl_lightning.bench.report.page.sentences.limits import detailed, left_out, with_graphs
 from dfl_lightning.bench.report.page.sentences.said import qualified
+from dfl_lightning.bench.report.page.sentences.undefined import about_metrics
 from dfl_lightning.bench.report.page.sentences.verdict import and_, lines, not_compared
 from dfl_lightning.bench.report.page.settings import configs, settings_section
 from dfl_lightning.bench.report.page.tables import commands_table, verdict_table, versions
@@ -196,6 +197,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
                 "table": table,
                 "words": "" if is_led and words == brief else words,
                 "words_first": not is_led,
+                "metrics": about_metrics(of_task),
             }
         )
     several = any(len(method.runs) > 1 for method in methods)

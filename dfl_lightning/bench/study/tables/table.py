@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from dfl_lightning.bench.stats.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.bench.stats.multiple import judged_among, least_seeds, p_of
@@ -262,6 +263,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_attacked(done),
         *_diverged(done),
         *_broken(done, measures),
+        *_undefined(done, measures),
         *_unfinished(list(states.values()), places),
     ]
     signs = list(_signs(plan, done, rivals))
@@ -526,6 +528,22 @@ def _broken(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[
         clients = [len(s.score.numbers(s.summary).get("not_finite", ())) for s in cells]
         parts = [f"{s.cell.label} ({n} clients)" if n else s.cell.label for s, n in zip(cells, clients, strict=True)]
         yield f"{BROKEN}: the number of a client or of the run is NaN or infinite in {', '.join(parts)}"
+
+
+def _undefined(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[str]:
+    """Name the cells whose number is undefined for some clients, which are left out of its mean."""
+    found: dict[tuple[str, str], dict[Path, str]] = {}
+    for state in done:
+        measure = measures[state.cell.column]
+        column = measure.score.column if measure.is_score else measure.key
+        entry = state.summary.get("metrics", {}).get(column)
+        if entry and entry["undefined"]:
+            count = f"{entry['undefined']} of {entry['clients']} clients"
+            found.setdefault((column, count), {})[state.cell.folder] = state.cell.label
+    cells = {state.cell.folder for state in done}
+    for (column, count), places in found.items():
+        where = "all cells" if len(places) == len(cells) else ", ".join(places.values())
+        yield f"{column} is undefined for {count} in {where}, and they are left out of its mean"
 
 
 def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], TableCell]) -> Iterator[str]:
