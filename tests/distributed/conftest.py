@@ -132,9 +132,15 @@ def _same(a, b, where=""):
 def runs(on_ranks):
     """Runs of `dfl-fit`: `fit(count, folder, words)` gives the run folder, `contents`, `same`."""
 
+    def said(count, folder, words):
+        """What the first process of a run says."""
+        answers = on_ranks(count, _fit, str(folder), words)
+        for code, words_of_process in answers:
+            assert code == 0, words_of_process
+        return answers[0][1]
+
     def fit(count, folder, words):
-        for code, said in on_ranks(count, _fit, str(folder), words):
-            assert code == 0, said
+        said(count, folder, words)
         [made] = Path(folder, "runs").glob("*/*")
         return made
 

@@ -1,5 +1,8 @@
 """Inside a run, torch.distributed looks as it does in a run of one process, whatever of a user's asks it."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -38,6 +41,25 @@ class Nested(Metric):
         for part in self.parts:
             part.reset()
         return self.seen + first + second["raw"]
+
+
+class Fussy(Metric):
+    """Fails, or has no value, for clients without samples of some class."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("counts", torch.zeros(10), dist_reduce_fx="sum")
+
+    def update(self, scores, labels):
+        self.counts += torch.bincount(labels, minlength=10)
+
+    def is_undefined(self):
+        return self.counts[1] == 0
+
+    def compute(self):
+        if not self.counts[3]:
+            raise ValueError(f"no three among {int(self.counts.sum())} samples")
+        return self.counts[1] / self.counts[3]
 
 
 class Synchronised(nn.Sequential):
@@ -113,6 +135,27 @@ def test_metrics_are_each_clients_own(same, engine, clients):
     ],
     ids=["metrics in a metric, loop", "metrics in a metric", "SyncBatchNorm", "data set", "monitor", "callback"],
 )
+def test_undefined_numbers_and_errors_of_metrics_are_the_same_in_two_processes(runs, tmp_path):
+    said, found = [], []
+    words = ["--data.num_clients", "9", "--trainer.cohorts", "3", "--model.metrics", "[mine.Fussy, auroc]"]
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        (folder / "mine.py").write_text(MINE)
+        said.append(runs.said(count, folder, [*SMALL, *words]))
+        found.append(runs.contents(folder))
+    runs.same(*found)
+    named = [
+        re.findall(r"the metric fussy fails for client ([\d, ]+) \((no three among \d+ samples)\)", one) for one in said
+    ]
+    assert named[0]
+    assert named[0] == named[1]
+    rows, arrays, _ = found[0]
+    counts = [int(row["test_fussy_undefined"]) for row in rows]
+    assert counts == np.isnan(arrays["clients.npz"]["test_fussy"]).sum(1).tolist()
+    assert counts[-1] > 0
+
+
 def test_metrics_and_callbacks_cause_no_exchange_between_processes(same, words):
     same("--data.num_clients", "9", "--trainer.cohorts", "3", *words)
 

@@ -156,7 +156,6 @@ SLEEPS = "in mine.py, line 32, in does"
     [
         ("InARound", "fails", 1, 2, f"process 1 of the run: {FAILS}"),
         ("InARound", "is killed", 1, 2, "process 1 of the run has ended (signal 9)"),
-        ("Scoring", "fails", 1, 2, f"process 1 of the run: {FAILS}"),
         slow("InARound", "breaks", 1, 1, "process 1 of the run: a bug of dfl_lightning: TypeError"),
         slow("InARound", "fails", 0, 2, FAILS),
         slow("InARound", "is killed", 0, -9, None),
@@ -164,7 +163,6 @@ SLEEPS = "in mine.py, line 32, in does"
         slow("AfterARound", "refuses", 1, 2, "process 1 of the run: my own disk is not there"),
         slow("Loading", "fails", 0, 2, FAILS),
         slow("Loading", "fails", 1, 2, f"process 1 of the run: {FAILS}"),
-        slow("Scoring", "fails", 0, 2, FAILS),
     ],
 )
 def test_a_process_that_ends_alone_ends_all_and_is_named(run, where, how, rank, code, sentence):
