@@ -95,7 +95,7 @@ def kind_of(metric: Metric | type[Metric]) -> Kind | None:
         metric: a metric, or its class.
     """
     cls = metric if isinstance(metric, type) else type(metric)
-    if not cls.compute.__module__.startswith("torchmetrics."):
+    if not (cls.compute.__module__ or "").startswith("torchmetrics."):
         return None
     return next((KINDS[base] for base in cls.__mro__ if base in KINDS), None)
 
@@ -204,7 +204,7 @@ def _both_vary(metric: Any, seen: Seen) -> Tensor:
 
 
 def _scale_is_not_zero(metric: Any, seen: Seen) -> Tensor:
-    """Return the condition on the number by which a root mean squared error is divided."""
+    """Return the condition on the divisor of a normalised root mean squared error."""
     if metric.normalization in ("range", "std"):
         return _all_targets_vary(metric, seen)
     scale = metric.mean_val if metric.normalization == "mean" else metric.target_squared

@@ -116,9 +116,7 @@ def _refuse_other_tasks(what: str, metric: Metric, outputs: Tensor, task: Task) 
         )
     if classes and prefix == "Multilabel":
         better = _counterpart(rest, "Multiclass", "num_classes", count)
-        raise UserError(
-            f"{what} is for labels, any of which a sample may have, and {of_task} has classes; take {better}"
-        )
+        raise UserError(f"{what} is for labels, and {of_task} has classes; take {better}")
     if labels and prefix == "Multiclass":
         better = _counterpart(rest, "Multilabel", "num_labels", count)
         raise UserError(f"{what} is for one class of each sample, and {of_task} has labels; take {better}")

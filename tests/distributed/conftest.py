@@ -130,10 +130,10 @@ def _same(a, b, where=""):
 
 @pytest.fixture(scope="session")
 def runs(on_ranks):
-    """Runs of `dfl-fit`: `fit(count, folder, words)` gives the run folder, `contents`, `same`."""
+    """Runs of `dfl-fit`: `fit(count, folder, words)` gives the run folder, `said` its words, `contents`, `same`."""
 
     def said(count, folder, words):
-        """What the first process of a run says."""
+        """The words of the first process of a run."""
         answers = on_ranks(count, _fit, str(folder), words)
         for code, words_of_process in answers:
             assert code == 0, words_of_process
@@ -144,4 +144,4 @@ def runs(on_ranks):
         [made] = Path(folder, "runs").glob("*/*")
         return made
 
-    return SimpleNamespace(fit=fit, contents=_contents, same=_same)
+    return SimpleNamespace(fit=fit, said=said, contents=_contents, same=_same)

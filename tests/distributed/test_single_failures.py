@@ -94,7 +94,7 @@ class Scoring(MulticlassF1Score):
 
     def compute(self):
         Scoring.evaluations += 1
-        if Scoring.evaluations > 9:  # after the first round, not in the trial before it
+        if Scoring.evaluations > 25:  # after the first round, not in the trials before it
             does(self.how, self.rank, self)
         return super().compute()
 """

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torchmetrics
 import yaml
 from sklearn.metrics import mean_pinball_loss
 
 from dfl_lightning import data, models, tasks
 from dfl_lightning.cli.command import run
+from dfl_lightning.metrics import ClientMetric
+from dfl_lightning.metrics.names import BUILT_IN
 from dfl_lightning.runs.reading import read_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+METRIC, EXAMPLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_task_of_the_page_scores_in_the_targets_unit(tmp_path, monkeypatch, capsys):
@@ -42,6 +46,24 @@ def test_task_of_the_page_scores_in_the_targets_unit(tmp_path, monkeypatch, caps
     guess = [mean_pinball_loss(y[part], np.full(len(part), y.mean()), alpha=0.8) for part in table.client_split.test]
     assert found.metrics["test_pinball"][-1] == pytest.approx(np.mean(guess), rel=0.5)
     assert (found.clients["test_coverage"][-1] <= 1).all()
+
+
+def test_metric_of_the_page_says_where_it_is_undefined():
+    given = {"torch": torch, "torchmetrics": torchmetrics}
+    exec(METRIC, given)
+    metric = ClientMetric(given["Sensitivity"]())
+    for targets, wanted in (([0, 1, 1], 0.5), ([0, 0, 0], math.nan)):
+        metric.reset()
+        metric.update(tasks.Classification(), torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor(targets))
+        assert float(metric.compute()) == pytest.approx(wanted, nan_ok=True)
+
+
+def test_the_page_lists_the_built_in_metrics():
+    table = PAGE.partition("## More numbers")[2].partition("In Python")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line[:2] == "| "][1:]
+    assert {row[0]: row[3] == "higher" for row in rows} == {
+        name: kind.higher_is_better for name, kind in BUILT_IN.items()
+    }
 
 
 def test_command_of_the_page_forecasts_station_readings(tmp_path, monkeypatch, capsys):

@@ -138,7 +138,7 @@ class Acc(torchmetrics.Metric):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, torchmetrics.Metric) else None,
 )
-def test_a_metric_that_does_not_fit_is_answered_by_the_class_to_take(metric, targets, sentence):
+def test_a_refused_metric_is_answered_by_the_class_to_take(metric, targets, sentence):
     assert sentence in fails([metric], targets, 2)
 
 

@@ -175,7 +175,7 @@ def with_one_more(script, cls, client, score, target):
     return value if isinstance(value, float) else math.nan
 
 
-def test_a_binary_number_is_undefined_where_one_sample_in_thousands_decides_it(script):
+def test_a_binary_number_that_one_sample_decides_is_undefined(script):
     """A formula that has a value is continuous: one sample more, right or wrong, hardly changes it."""
     for prefix, name, cls in script.classes():
         if prefix != "Binary" or name in ("LogAUC", "EER") or script.refusal(prefix, cls):
