@@ -16,7 +16,7 @@ from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
-from dfl_lightning.data import ClientData
+from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.data.client_data import target_type
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
@@ -36,12 +36,17 @@ from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_c
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
+from dfl_lightning.topology.reading.normalise import WrongSize
+from dfl_lightning.utils.code.constructor_arguments import arguments_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
+
+_MOST_TRIED = 10_000
+"""Largest number of clients among whom data are divided only to know whether it can be advised."""
 
 
 class ModuleOptions(Protocol):
@@ -85,7 +90,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     """
     data, seed = trainer.datamodule.clients, run_seed()
     trainer.datamodule.check_range(dtype_of_rows(trainer))
-    topology = load_topology(trainer.topology, data.num_clients, seed)
+    topology = _topology(trainer, data, seed)
     policies = trainer.settle_policies()
     task = _task(module.chosen_task, data)
     loss = task.mean_loss() if module.loss is None else module.loss
@@ -181,6 +186,30 @@ def _targets_of_clients(data: ClientData) -> dict[str, dict[int, Tensor]]:
         split: {client: targets[part] for client, part in enumerate(indices) if len(part)}
         for split, indices in parts.items()
     }
+
+
+def _topology(trainer: DFLTrainer, data: ClientData, seed: int) -> Topology:
+    """Load the topology; if it is of another size, and the data can be divided among as many clients, say so."""
+    try:
+        return load_topology(trainer.topology, data.num_clients, seed)
+    except WrongSize as error:
+        if not _can_have(trainer.datamodule, error.nodes):
+            raise
+        sentence = str(error).removesuffix(".")
+        raise UserError(f"{sentence}; or set data.num_clients={error.nodes}, with which these data work.") from error
+
+
+def _can_have(datamodule: FederatedData, clients: int) -> bool:
+    """Return True if the data can be divided among a number of clients; it is tried, since many things prevent it."""
+    arguments = arguments_of(datamodule) or {}
+    if not isinstance(arguments.get("num_clients"), int) or not 0 < clients <= _MOST_TRIED:
+        return False
+    try:
+        other = type(datamodule)(**{**arguments, "num_clients": clients})
+        other.setup("fit")
+        return other.clients.num_clients == clients
+    except Exception:  # whatever it is, the user does not get advice that leads to it
+        return False
 
 
 # --- options that do not fit together -----------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class RoundProtocol:
         trainer, selection = self.trainer, self.federation.policy(Selection)
         call_round_hook(trainer, "on_clock", round)
         call_round_hook(trainer, "on_dropout", round)
+        round.active[: round.num_clients] &= self.federation.topology.present(round.index)
         round.active[round.num_clients :] = True
         round.active[: round.num_clients] &= round.due
         round.log("active", int(round.active[: round.num_clients].sum()))

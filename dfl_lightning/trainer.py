@@ -85,8 +85,8 @@ class DFLTrainer(Trainer):
 
     Args:
         max_rounds: number of communication rounds (another name of `max_epochs`); default 100.
-        topology: the links between clients: a topology file, the name of a shipped one, or a networkx graph of the
-            clients.
+        topology: the links between clients: a topology file, a graph file, the name of a shipped topology, a networkx
+            graph of the clients, or a matrix [m, m] whose row receives from its columns.
         engine: `stacked`: all clients of a cohort are trained side by side; `loop`: one after the other; `auto`:
             stacked if the network allows it.
         checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
@@ -133,7 +133,7 @@ class DFLTrainer(Trainer):
         self,
         *,
         max_rounds: int | None = None,
-        topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph = "complete",
+        topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph | Any = "complete",
         engine: str = "auto",
         checkpoint_every: int = 10,
         checkpoints: Literal["full", "sharded"] = "full",

@@ -9,7 +9,6 @@ PACKAGE = Path(dfl_lightning.__file__).parent
 OTHERS = {
     "utils/errors.py": "torch's errors about memory and GPUs have no types",
     "engines/trials/trial.py": "torch's error about BatchNorm and a batch of one has no type",
-    "topology/reading/files.py": "networkx's error about GML labels has no type",
     "cli/error_messages.py": "refusals of Lightning's and of the parser",
 }
 """Files that look into the messages of other libraries, and why."""

@@ -87,6 +87,8 @@ class Topology:
         mixing: True if the weights of links are entries of a mixing matrix. The weight of a receiver's own model is
             1 minus the sum of its links' weights.
         listed: the links; None: those of `written`.
+        members: the clients that are there, bool [m]; None: all of them. Others neither train nor send nor receive.
+        remarks: sentences for the user about what was read.
     """
 
     written: nx.Graph
@@ -99,6 +101,8 @@ class Topology:
     complete: bool = False
     mixing: bool = False
     listed: Links | None = None
+    members: Tensor | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def _title(self) -> str:
@@ -155,6 +159,15 @@ class Topology:
         graph = self.at(round)
         return graph.failures.that_are_up(graph._links, round, graph._of_arcs)
 
+    def present(self, round: int) -> Tensor:
+        """Return the clients that are there in a round, bool [m].
+
+        Args:
+            round: the communication round.
+        """
+        members = self.at(round).members
+        return torch.ones(self.num_clients, dtype=torch.bool) if members is None else members
+
     def weights(self, round: int = 0) -> Tensor | None:
         """Return the weights of all links of a round, float64 [len(linked)]; None if the links have no weights.
 
@@ -177,6 +190,8 @@ class Topology:
 
     def facts(self) -> list[str]:
         """Return the parts of the line of `describe`, beginning with the nodes."""
+        if self.members is not None:
+            return [f"{int(self.members.sum())} of {count(self.num_nodes, 'node')}", *self._part().facts()[1:]]
         links, n = self._links, self.num_nodes
         in_degrees = links.count
         low, high = int(in_degrees.min()), int(in_degrees.max())
@@ -197,7 +212,7 @@ class Topology:
 
     def warnings(self) -> list[str]:
         """Return warnings for the user about clients without neighbours, several components and useless link shares."""
-        return self.graph_warnings() + self.share_warnings()
+        return [*self.remarks, *self.graph_warnings(), *self.share_warnings()]
 
     def graph_warnings(self, when: str = "") -> list[str]:
         """Warn of clients without links, and of groups of clients without links between them.
@@ -226,10 +241,19 @@ class Topology:
     def identity(self) -> str:
         """Return a description that must be equal for a run and its continuation; names and labels are not in it."""
         codes = None if isinstance(self._links, AllPairs) else self._links.codes
-        tensors = (codes, self._weights, self.clusters, self.budgets)
+        tensors = (codes, self._weights, self.clusters, self.budgets, *([] if self.members is None else [self.members]))
         content = b"/".join(b"" if tensor is None else tensor.numpy().tobytes() for tensor in tensors)
         links = f", {self.failures.describe()} by seed {self.failures.seed}" if self.failures.fail else ""
         return f"{self._size()} (graph {hashlib.blake2b(content, digest_size=4).hexdigest()}){links}"
+
+    def _part(self) -> Topology:
+        """Return the graph of the clients that are there, with ids of its own."""
+        assert self.members is not None
+        place = self.members.cumsum(0) - 1
+        links, number = self._links, int(self.members.sum())
+        nodes = nx.empty_graph(number, create_using=nx.DiGraph if self._of_arcs else nx.Graph)
+        listed = Links.of(place[links.receivers], place[links.senders], number)
+        return Topology(nodes, list(nodes), name=self.name, failures=self.failures, listed=listed)
 
     @property
     def _of_arcs(self) -> bool:

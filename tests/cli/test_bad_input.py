@@ -195,7 +195,7 @@ REFUSED = {
     "--topology ring --topology.link_share 80": "topology: link_share must be above 0 and at most 1, not 80.",
     "--topology el_local --topology.args.t 4": "topology: el_local has no argument 't' (it takes s).",
     "--topology rng": "did you mean 'ring'?",
-    "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; set data.num_clients=9 or a graph with 6 nodes.",
+    "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; give a graph with 6 nodes; or set data.num_clients=9, with which these data work.",
     "--topology five.edgelist": "five.edgelist: 5 nodes, but data has 6 clients",
     "--topology spelt.yaml": "spelt.yaml: unknown generator 'cycle_grap'; did you mean 'cycle_graph'?",
     "--topology links.yaml": "links.yaml: link_share must be above 0 and at most 1, not 80.",
@@ -306,7 +306,7 @@ REFUSED = {
     "--trainer.callbacks+=DeviceStatsMonitor --trainer.logger true": "trainer.callbacks DeviceStatsMonitor needs a "
     "logger that is named, for example --trainer.logger CSVLogger --trainer.logger.save_dir logs",
     "--config latin.yaml": "latin.yaml: not readable YAML (it is not UTF-8 text; save it as UTF-8)",
-    "--config nothing.yaml": "topology=None: a path, a name, a mapping or a networkx graph is needed; leave it out for complete",
+    "--config nothing.yaml": "topology=None: a path, a name, a mapping, a networkx graph or a matrix is needed; leave it out for complete",
     "--topology=": "'': no such file, and none of that name among the shipped topologies",
     "--dropout Trace --dropout.file nowhere.txt": "the dropout trace cannot be read (No such file or directory)",
     # checkpoints

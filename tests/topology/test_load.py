@@ -61,7 +61,7 @@ def check(topology: Topology, num_clients: int) -> None:
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_shipped_topologies_load_by_name_at_any_size(name, clients):
     if name == "two_clusters" and clients != 8:
-        with pytest.raises(UserError, match=r"8 nodes, but data has 24 clients; set data.num_clients=8 or a graph"):
+        with pytest.raises(UserError, match=r"8 nodes, but data has 24 clients; give a graph with 24 nodes"):
             load_topology(name, clients)
     else:
         topology = load_topology(name, clients)
@@ -495,9 +495,8 @@ def parallel() -> nx.MultiGraph:
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        (nx.path_graph(2), "topology graph: 2 nodes, but data has 3 clients; set data.num_clients=2 or "
-         "a graph with 3 nodes."),
-        (nx.Graph(), "topology graph: 0 nodes, but data has 3 clients; choose a graph with 3 nodes."),
+        (nx.path_graph(2), "topology graph: 2 nodes, but data has 3 clients; give a graph with 3 nodes."),
+        (nx.Graph(), "topology graph: 0 nodes, but data has 3 clients; give a graph with 3 nodes."),
         (of("ring"), "topology: unknown generator 'ring' (ours: complete, partial, server, "
          "one_peer_exponential, base_graph, el_local, el_oracle; or a graph generator of networkx)."),
         (of("compleet"), "topology: unknown generator 'compleet'; did you mean 'complete'? (ours: "),
@@ -511,8 +510,7 @@ def parallel() -> nx.MultiGraph:
         (of("connected_watts_strogatz_graph", trys=1), "; did you mean 'tries'?"),
         (of("complete_graph", backend="evil"), "complete_graph has no argument 'backend'"),
         (of("cycle_graph", create_using="os"), "topology: create_using takes Graph or DiGraph, not 'os'."),
-        (of("cycle_graph", n=12), "topology: 12 nodes, but data has 3 clients; set data.num_clients=12 or "
-         "a graph with 3 nodes."),
+        (of("cycle_graph", n=12), "topology: 12 nodes, but data has 3 clients; give a graph with 3 nodes."),
         (of("cycle_graph", n="x"), "topology: cycle_graph takes a whole number for n, not 'x'."),
         (of("hypercube_graph"), "topology: hypercube_graph cannot have 3 nodes, one for each client of the data; "),
         (of("grid_2d_graph", m="x"), "topology: grid_2d_graph takes whole numbers >= 0 for m, not 'x'."),
@@ -531,7 +529,7 @@ def parallel() -> nx.MultiGraph:
         ({"graph": "no.gml"}, "topology: the graph file no.gml does not exist."),
         ({"graph": "a\0b"}, "topology: the graph file a\\x00b does not exist."),
         ({"graph": "x.gml", "args": {}}, "topology: graph takes the path of a graph file and no args."),
-        (3, "topology=3: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."),
+        (3, "topology=3: a path, a name, a mapping, a networkx graph or a matrix is needed; leave it out"),
         ("rink", "rink: no such file, and none of that name among the shipped topologies; did you mean 'ring'?"),
         ("a\0b", "no such file"),
         ("a" * 5000, "is not a path ("),
@@ -567,17 +565,21 @@ def test_mistakes_are_reported_in_one_sentence(source, sentence):
             "my.yaml: not YAML (aliases (*name) are not allow",
         ),
         ("my.yaml", "[" * 100_000, "my.yaml: not YAML ("),
-        ("my.yaml", "generator: cycle_graph\nargs: {n: 4}", "my.yaml: 4 nodes, but data has 3 clients; set data.num_c"),
+        (
+            "my.yaml",
+            "generator: cycle_graph\nargs: {n: 4}",
+            "my.yaml: 4 nodes, but data has 3 clients; give a graph with",
+        ),
         ("my.yaml", "graph: other.yaml", "my.yaml: the graph file "),
         (
             "my.yaml",
             "graph: my.yaml",
-            "my.yaml: unknown graph format '.yaml'; known are: .graphml, .gml, .json, .edgelist",
+            "my.yaml: unknown graph format '.yaml'; known are: .graphml, .gexf, .gml, .net, .dot, .json, .edgelist",
         ),
         (
-            "my.txt",
+            "my.xlsx",
             "0 1",
-            "my.txt: unknown topology format '.txt'; known are: .yaml, .yml, .graphml, .gml, .json, .edg",
+            "my.xlsx: unknown topology format '.xlsx'; known are: .yaml, .yml, .graphml, .gexf, .gml, .net",
         ),
         ("my.graphml", "<graphml", "my.graphml: not a .graphml graph ("),
         ("my.graphml", "<a/>", "my.graphml: not a .graphml graph ("),
@@ -591,18 +593,19 @@ def test_mistakes_are_reported_in_one_sentence(source, sentence):
             '{"nodes": [{"id": 0}], "links": [{"source": 0, "target": 7}]}',
             "my.json: not a .json graph (a link names the unknown node '7').",
         ),
-        ("my.edgelist", "a b c d", "my.edgelist: not a .edgelist graph ("),
+        ("my.edgelist", "a b c d", "my.edgelist: line 1 has 4 columns: a line is: a b, or a b 0.5 with a weight; "),
         (
             "my.edgelist",
             "a b " + "-" * 10**6 + "1",
-            "my.edgelist: not a .edgelist graph (line 1 has more than 2000 cha",
+            "my.edgelist: line 1 has a very long cell; write names as",
         ),
-        ("my.edgelist", "a b __import__('os').getcwd()", "my.edgelist: not a .edgelist graph (malformed node"),
-        ("my.adjlist", b"\xff\xfe", "my.adjlist: not a .adjlist graph ('utf-8' codec can't decode"),
+        ("my.edgelist", "a b __import__('os').getcwd()", "my.edgelist: line 1: \"__import__('os').getcwd()\" is no w"),
+        ("my.adjlist", b"\xff\xfe", "my.adjlist: the text is not UTF-8 (invalid start byte at"),
         (
             "my.adjlist",
             "a b",
-            "my.adjlist: 2 nodes, but data has 3 clients; set data.num_clients=2 or a graph with 3 nodes.",
+            "my.adjlist: 2 nodes, but data has 3 clients; give a graph with 3 nodes (its nodes are 'a', 'b'); a client "
+            "without links has a line of its own.",
         ),
     ],
 )

@@ -288,7 +288,8 @@ def test_mistakes_about_links_and_redraws_are_reported(files, keys, sentence):
         ({"sequence": [ITEM, {"generator": "server"}]}, "topology: item 1 of the sequence has 0 servers and item 2 has "
          "1; all graphs must have the same nodes."),
         ({"sequence": [{"graph": "line.edgelist", "rounds": 1}, {"graph": "other.edgelist"}]},
-         "topology: items 1 and 2 of the sequence do not have the same nodes: 'd' is in one of them only."),
+         "topology: the graph files of the sequence have 5 different nodes, but data has 4 clients; give them as many "
+         "together; 'e' is first in item 2."),
     ],
 )  # fmt: skip
 def test_mistakes_about_sequences_are_reported(files, keys, sentence):

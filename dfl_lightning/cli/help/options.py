@@ -21,6 +21,7 @@ from dfl_lightning.cli.classes.registry import (
     shipped_classes,
 )
 from dfl_lightning.module import DFLModule
+from dfl_lightning.topology.formats.files import FORMATS
 from dfl_lightning.topology.reading.spec import KEYS as TOPOLOGY_KEYS
 from dfl_lightning.trainer import NO_MEANING, DFLTrainer
 from dfl_lightning.utils.errors import UserError, nearest
@@ -110,8 +111,8 @@ def topology_page() -> str:
             *textwrap.wrap(f"Shipped names: {', '.join(shipped('topologies'))}.", _WIDTH),
             "",
             *textwrap.wrap(
-                "A file is an edge list, an adjacency list, GraphML, GML, node-link JSON, or a YAML mapping with the "
-                f"keys {', '.join(TOPOLOGY_KEYS)}. The same mapping can stand in a config.",
+                f"A file is a graph ({', '.join(FORMATS)}), or a YAML mapping with the keys "
+                f"{', '.join(TOPOLOGY_KEYS)}. The same mapping can stand in a config.",
                 _WIDTH,
             ),
             "",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dfl_lightning.topology.clusters import same_groups
+from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.graph import Topology, count
 from dfl_lightning.topology.over_time.time_varying import Sequence, union
+from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.topology.reading.single import (
     KEYS_OF_A_GRAPH,
     Context,
@@ -19,6 +22,7 @@ from dfl_lightning.topology.reading.single import (
     graph_of,
     inside,
     is_count,
+    read_of,
     refuse_unknown,
 )
 from dfl_lightning.utils.errors import UserError
@@ -45,15 +49,16 @@ def sequence_of(content: Mapping[str, Any], context: Context) -> Topology:
         raise UserError(f"{where}: repeat is true or false, not {brief(repeat)}.")
     if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):
         raise UserError(f"{where}: sequence takes a list of graphs with the rounds they hold, for example {_EXAMPLE}.")
+    context = _with_everyone(items, context)
     stages, rounds = [], []
     for number, item in enumerate(items, start=1):
-        stage, duration = _item(item, replace(context, where=f"{where}: item {number} of the sequence", name=None))
+        stage, duration = _item(item, _of_item(number, context))
         if duration is None and (repeat or number < len(items)):
             raise UserError(f"{where}: item {number} of the sequence needs rounds, the number of rounds it holds.")
         stages.append(stage)
         rounds.append(duration or 1)  # without `repeat`, the number of the last graph is ignored
     from_files = [index for index, item in enumerate(items) if "graph" in item]
-    _check_nodes(stages, from_files, where)
+    _check_servers(stages, where)
     return Sequence(
         written=union(tuple(stages)),
         labels=stages[from_files[0] if from_files else 0].labels,
@@ -79,23 +84,48 @@ def _item(item: Mapping[str, Any], context: Context) -> tuple[Topology, int | No
     return graph_of(item, inside(item, context)), duration
 
 
-def _check_nodes(stages: list[Topology], from_files: list[int], where: str) -> None:
-    """Raise if the graphs have different numbers of servers, or graph files have different labels of nodes.
+def _of_item(number: int, context: Context) -> Context:
+    return replace(context, where=f"{context.where}: item {number} of the sequence", name=None)
 
-    Labels of generated graphs are not compared, as their nodes are the clients' ids.
+
+def _with_everyone(items: list[Mapping[str, Any]], context: Context) -> Context:
+    """Read the graph files of all items, and return the context with their graphs and all of their nodes.
+
+    A node has the attributes of the first file that gives it any.
+
+    Raises:
+        UserError: a file is not a graph, or the files together do not have a node for each client.
     """
+    read: dict[tuple[Path, bool | None], GraphRead] = {}
+    everyone: dict[str, tuple[Hashable, dict[str, Any]]] = {}
+    first: dict[str, int] = {}
+    for number, item in enumerate(items, start=1):
+        if "graph" not in item or "generator" in item:
+            continue
+        path, graph = read_of(item, replace(_of_item(number, context), read=read))
+        read[path, item.get("directed")] = graph
+        for node, attributes in graph.graph.nodes(data=True):
+            label, given = everyone.setdefault(str(node), (node, {}))
+            everyone[str(node)] = label, {**attributes, **given}
+            first.setdefault(str(node), number)
+    if everyone and len(everyone) != context.num_clients:
+        last = max(first, key=lambda label: first[label])
+        seen = f"; {brief(last)} is first in item {first[last]}" if first[last] > min(first.values()) else ""
+        raise WrongSize(
+            f"{context.where}: the graph files of the sequence have {count(len(everyone), 'different node')}, but data "
+            f"has {count(context.num_clients, 'client')}; give them as many together{seen}.",
+            len(everyone),
+        )
+    return replace(context, read=read, everyone=dict(everyone.values()) or None)
+
+
+def _check_servers(stages: list[Topology], where: str) -> None:
+    """Raise if the graphs have different numbers of servers."""
     servers = [stage.num_servers for stage in stages]
     for number, other in enumerate(servers, start=1):
         if other != servers[0]:
             have = f"{count(servers[0], 'server')} and item {number} has {other}"
             raise UserError(f"{where}: item 1 of the sequence has {have}; all graphs must have the same nodes.")
-    labels = [{str(label) for label in stages[index].labels} for index in from_files]
-    for index, others in zip(from_files[1:], labels[1:], strict=True):
-        if unmatched := sorted(others ^ labels[0]):
-            raise UserError(
-                f"{where}: items {from_files[0] + 1} and {index + 1} of the sequence do not have the same nodes: "
-                f"{brief(unmatched[0])} is in one of them only."
-            )
 
 
 def _agreed(stages: list[Topology], attribute: str, where: str) -> Tensor | None:

@@ -117,11 +117,14 @@ class Sequence(Topology):
         for index, (stage, rounds) in enumerate(zip(self.stages, self.rounds, strict=True)):
             is_rest = index == len(self.stages) - 1 and not self.repeat
             duration = "the rest" if is_rest else count(rounds, "round")
-            parts.append(f"{stage.name} for {duration} ({', '.join(stage.facts()[1:])})")
+            facts = stage.facts()[1:] if stage.members is None else stage.facts()
+            parts.append(f"{stage.name} for {duration} ({', '.join(facts)})")
         if len(parts) > 4:
             parts[3:] = [f"{len(parts) - 3} more"]
         turns = f"{', then '.join(parts)}{', then again' if self.repeat else ''}"
-        return [self.stages[0].facts()[0], turns]
+        clients = count(self.num_clients, "client" if self.num_servers else "node")
+        servers = f" and {count(self.num_servers, 'server')}" if self.num_servers else ""
+        return [clients + servers, turns]
 
     @property
     def directed(self) -> bool:
@@ -132,6 +135,11 @@ class Sequence(Topology):
         """Return the warnings of the union of all graphs; none if a stage changes, as its links are not known."""
         unknown = any(isinstance(stage, (Redrawn, Scheduled)) for stage in self.stages)
         return [] if unknown else super().graph_warnings(when)
+
+    def warnings(self) -> list[str]:
+        """Return the remarks on all graphs, and the warnings of their union."""
+        remarks = [line for stage in self.stages for line in stage.remarks]
+        return list(dict.fromkeys([*remarks, *super().warnings()]))
 
     def share_warnings(self) -> list[str]:
         """Return the different warnings of all graphs about link shares."""

@@ -8,26 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
+import torch
 import yaml
 
+from dfl_lightning.topology.formats.contradictions import ContradictionError
+from dfl_lightning.topology.formats.files import FORMATS, read_bytes, read_graph
+from dfl_lightning.topology.formats.matrices import from_matrix, from_sparse
+from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.over_time.schedules import method_name
-from dfl_lightning.topology.reading.files import FORMATS, read_bytes, read_graph
 from dfl_lightning.topology.reading.normalise import to_topology
 from dfl_lightning.topology.reading.spec import KEYS, from_keys
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, reason, shortened
 from dfl_lightning.utils.storage import shipped_files
 from dfl_lightning.utils.storage.yaml_files import MOST_BYTES, DoubledKeyError, UniqueKeyLoader
 
+Matrix = np.ndarray | torch.Tensor | list
+"""A matrix of links, [m, m]; a sparse one of scipy is taken too."""
+
 
 def load_topology(
-    source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph, num_clients: int, seed: int = 0
+    source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph | Matrix, num_clients: int, seed: int = 0
 ) -> Topology:
     """Load the topology of a run.
 
     Args:
-        source: the path of a topology file (.yaml) or of a graph file (.graphml, .gml, .json, .edgelist, .adjlist),
-            the name of a shipped topology, the content of a topology file as a mapping, or a networkx graph.
+        source: the path of a topology file (.yaml) or of a graph file (.graphml, .gexf, .edgelist, .csv, …), the name
+            of a shipped topology, the content of a topology file as a mapping, a networkx graph, or a matrix [m, m] of
+            numpy, torch or scipy whose entry (i, j) lets client i receive from client j.
         num_clients: number of clients m, which must equal the graph's number of nodes.
         seed: the run's seed, for random generators and failing links if the file does not set one.
 
@@ -37,14 +46,19 @@ def load_topology(
     Examples:
         >>> load_topology({"generator": "complete"}, num_clients=24).describe()
         'complete graph: 24 nodes, 276 links, connected, spectral gap 1.04'
+        >>> load_topology(np.array([[0.5, 0.5], [0.5, 0.5]]), num_clients=2).weights().tolist()
+        [0.5, 0.5]
     """
+    if (read := _from_matrix(source)) is not None:
+        return to_topology(read, num_clients, "topology matrix", "given")
     if isinstance(source, nx.Graph):
         return to_topology(source, num_clients, "topology graph", str(source.name or "given"))
     if isinstance(source, Mapping):
         return from_keys(_with_numbers(source), num_clients, seed, "topology", None, Path())
     if not isinstance(source, str | os.PathLike):
         raise UserError(
-            f"topology={source!r}: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."
+            f"topology={shortened(repr(source), 60)}: a path, a name, a mapping, a networkx graph or a matrix is "
+            "needed; leave it out for complete."
         )
     path = _find(source)
     if path.suffix.lower() in FORMATS:
@@ -53,6 +67,22 @@ def load_topology(
         known = ", ".join((".yaml", ".yml", *FORMATS))
         raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
     return from_keys(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
+
+
+def _from_matrix(source: Any) -> GraphRead | None:
+    """Return the graph of a matrix of numpy, torch or scipy, or of a list of lists; None if the source is no matrix."""
+    if not isinstance(source, np.ndarray | torch.Tensor | list) and not hasattr(source, "tocoo"):
+        return None
+    try:
+        if hasattr(source, "tocoo"):
+            return from_sparse(source)
+        if isinstance(source, torch.Tensor):
+            source = source.detach().cpu().to_dense().double()
+        return from_matrix(np.asarray(source))
+    except ContradictionError as error:
+        raise UserError(f"topology matrix: {error}.") from error
+    except (ValueError, TypeError) as error:  # a list whose rows have different lengths, or a tensor without numbers
+        raise UserError(f"topology matrix: it cannot be read ({reason(error)}); give numbers, [m, m].") from error
 
 
 def method_of(source: Any) -> str:

@@ -12,22 +12,36 @@ import networkx as nx
 import torch
 from torch import Tensor
 
+from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.utils.errors import UserError, reason
 
 
-def wrong_size(where: str, nodes: int, num_clients: int) -> UserError:
+class WrongSize(UserError):
+    """The number of nodes of a graph is not the number of clients.
+
+    Args:
+        sentence: the reason and the remedy.
+        nodes: number of nodes of the graph.
+    """
+
+    def __init__(self, sentence: str, nodes: int) -> None:
+        super().__init__(sentence)
+        self.nodes = nodes
+
+
+def wrong_size(where: str, nodes: int, num_clients: int, hint: str = "") -> WrongSize:
     """Return the error for a graph whose number of nodes is not the number of clients.
 
     Args:
         where: name of the graph, for the message.
         nodes: number of nodes of the graph.
         num_clients: number of clients of the data.
+        hint: more words for the message, about the nodes.
     """
-    is_plausible = 0 < nodes < 10**9
-    remedy = f"set data.num_clients={nodes} or a graph" if is_plausible else "choose a graph"
     count = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes < 10**9 else "more than a billion nodes"
-    return UserError(f"{where}: {count}, but data has {num_clients} clients; {remedy} with {num_clients} nodes.")
+    needed = "1 node" if num_clients == 1 else f"{num_clients} nodes"
+    return WrongSize(f"{where}: {count}, but data has {num_clients} clients; give a graph with {needed}{hint}.", nodes)
 
 
 def natural(label: Hashable) -> tuple[tuple[int, str], ...]:
@@ -47,11 +61,11 @@ def _digits(word: str) -> tuple[int, str]:
     return len(word), word
 
 
-def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_servers: int = 0) -> Topology:
+def to_topology(graph: nx.Graph | GraphRead, num_clients: int, where: str, name: str, num_servers: int = 0) -> Topology:
     """Give a graph's nodes the ids of clients and read its attributes.
 
     Args:
-        graph: any networkx graph.
+        graph: any networkx graph, or one that was read.
         num_clients: number of clients m, which must equal the number of nodes.
         where: the source, for error messages.
         name: the topology's name.
@@ -60,9 +74,11 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
     Raises:
         UserError: the number of nodes differs, or an attribute is missing for some nodes or links, or is not a number.
     """
-    if len(graph) != num_clients:
-        raise wrong_size(where, len(graph), num_clients)
+    read = graph if isinstance(graph, GraphRead) else GraphRead(graph)
+    graph = read.graph
     labels = sorted(graph, key=natural)  # by this order, labels 0..m-1 become the equal ids
+    if len(graph) != num_clients:
+        raise wrong_size(where, len(graph), num_clients, _about_nodes(read, labels, num_clients))
     simple = _simple(graph, labels, where)
     clusters = _attribute(graph, labels, "cluster", where)
     budgets = _attribute(graph, labels, "budget", where)
@@ -73,7 +89,19 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
         name=name,
         clusters=None if clusters is None else _codes(clusters, labels, where),
         budgets=None if budgets is None else _counts(budgets, labels, where),
+        mixing=read.mixing,
+        remarks=(f"{name} graph: {read.remark}.",) if read.remark else (),
     )
+
+
+def _about_nodes(read: GraphRead, labels: list[Hashable], num_clients: int) -> str:
+    """Return words for the error about the number of nodes of a graph that was read from lines."""
+    if not read.lists_links or not labels:
+        return ""
+    shown = ", ".join(_show(label) for label in labels[:3])
+    names = f" (its nodes are {shown}{', …' if len(labels) > 3 else ''})"
+    alone = "; a client without links has a line of its own" if len(labels) < num_clients else ""
+    return names + alone
 
 
 def _simple(graph: nx.Graph, labels: list[Hashable], where: str) -> nx.Graph:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import torch
 
 from dfl_lightning.links import Links
+from dfl_lightning.topology.formats.files import read_graph
+from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.generators.by_name import COMPLETE, generate, is_random
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.over_time.link_failures import LinkFailures
 from dfl_lightning.topology.over_time.scheduled import Scheduled
 from dfl_lightning.topology.over_time.schedules import SCHEDULES, schedule_of
 from dfl_lightning.topology.over_time.time_varying import Redrawn
-from dfl_lightning.topology.reading.files import read_graph
 from dfl_lightning.topology.reading.normalise import to_topology
 from dfl_lightning.utils.errors import UserError, nearest
 
 _KEYS_OF_LINKS = ("link_up", "arc_up", "link_share")
-KEYS_OF_A_GRAPH = ("generator", "args", "seed", "graph", *_KEYS_OF_LINKS, "every")
+KEYS_OF_A_GRAPH = ("generator", "args", "seed", "graph", "directed", *_KEYS_OF_LINKS, "every")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Context:
         num_clients: number of clients m.
         seed: seed of random draws, unless the keys set one.
         failures: failures of links, unless the keys set them.
+        read: graph files that have been read, by path and the key `directed`.
+        everyone: nodes of all graph files of a sequence, with their attributes; None: those of one file are all.
     """
 
     where: str
@@ -44,6 +48,8 @@ class Context:
     num_clients: int
     seed: int
     failures: LinkFailures = field(default_factory=LinkFailures)
+    read: Mapping[tuple[Path, bool | None], GraphRead] = field(default_factory=dict)
+    everyone: Mapping[Hashable, Mapping[str, Any]] | None = None
 
 
 def inside(content: Mapping[str, Any], context: Context) -> Context:
@@ -92,20 +98,45 @@ def graph_of(content: Mapping[str, Any], context: Context) -> Topology:
     return _from_generator(content, every, context) if "generator" in content else _from_file(content, every, context)
 
 
-def _from_file(content: Mapping[str, Any], every: int | None, context: Context) -> Topology:
-    where = context.where
+def read_of(content: Mapping[str, Any], context: Context) -> tuple[Path, GraphRead]:
+    """Read the graph file of a single graph, unless it has been read; return its path and the graph.
+
+    Args:
+        content: keys and values of a graph, with `graph`.
+        context: source of the keys.
+
+    Raises:
+        UserError: the file does not exist or is not a graph, or keys do not fit.
+    """
+    where, directed = context.where, content.get("directed")
     if not isinstance(content["graph"], str) or "args" in content:
         raise UserError(f"{where}: graph takes the path of a graph file and no args.")
-    if every is not None:
-        raise UserError(f"{where}: every draws a generator's graph anew; for graph files in turn use sequence.")
+    if directed is not None and not isinstance(directed, bool):
+        raise UserError(f"{where}: directed is true or false, not {brief(directed)}.")
     path = _existing(context.folder / content["graph"], where)
-    graph = read_graph(path, context.num_clients)
-    topology = to_topology(graph, context.num_clients, str(path), context.name or path.stem)
-    return replace(topology, failures=context.failures)
+    read = context.read.get((path, directed))
+    return path, read_graph(path, context.num_clients, directed) if read is None else read
+
+
+def _from_file(content: Mapping[str, Any], every: int | None, context: Context) -> Topology:
+    path, read = read_of(content, context)
+    if every is not None:
+        raise UserError(f"{context.where}: every draws a generator's graph anew; for graph files in turn use sequence.")
+    there = {str(node) for node in read.graph}
+    away = {node: given for node, given in (context.everyone or {}).items() if str(node) not in there}
+    if away:
+        graph = read.graph.copy()
+        graph.add_nodes_from((node, dict(given)) for node, given in away.items())
+        read = replace(read, graph=graph)
+    topology = to_topology(read, context.num_clients, str(path), context.name or path.stem)
+    members = torch.tensor([str(label) in there for label in topology.labels]) if away else None
+    return replace(topology, failures=context.failures, members=members)
 
 
 def _from_generator(content: Mapping[str, Any], every: int | None, context: Context) -> Topology:
     where, generator, args = context.where, content["generator"], content.get("args")
+    if content.get("directed") is not None:
+        raise UserError(f"{where}: directed is for graph files; a generator takes create_using: DiGraph in args.")
     if not isinstance(generator, str):
         raise UserError(f"{where}: generator takes a name, not a {type(generator).__name__}.")
     if args is not None and (not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args)):
