@@ -21,6 +21,7 @@ from dfl_lightning.functional import count_votes
 from dfl_lightning.links import Links
 from dfl_lightning.round import checks
 from dfl_lightning.round.callback import RoundCallback, call_round_hook, draws_by_name_only
+from dfl_lightning.round.joining import charge_starts, let_join, note_joined
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.round.running import guard_hook
@@ -99,6 +100,8 @@ class RoundProtocol:
         round.log("active", int(round.active[: round.num_clients].sum()))
         self._settle_availability(round)
         round.jobs = self.federation.start_of_training(round.active)
+        if self.federation.joins:
+            let_join(round)
         round.candidates = round.available
         call_round_hook(trainer, "on_propose", round)
         checks.check_links(round.index, round.candidates, round.num_nodes, selection, "candidates")
@@ -113,7 +116,7 @@ class RoundProtocol:
         def progress(done: int, total: int) -> None:
             call_round_hook(self.trainer, "on_engine_progress", done, total)
 
-        round.charge(round.jobs)  # a server's model is downloaded
+        charge_starts(round)  # a server's model is downloaded
         memory = self.federation.local.memory
         training = Training(
             "local", round.index, round.phases, round.hyperparameters, memory=memory, cycles=round.cycles
@@ -121,6 +124,8 @@ class RoundProtocol:
         result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses
+        if self.federation.joins:
+            note_joined(round, result)
         self._quarantine(round, result)
 
     # --- 4 to 11: exchange and mixing ---------------------------------------------------------------------------------

@@ -119,6 +119,15 @@ class RowSets:
         """
         return self._work.numbers[name] if name in self._work.numbers else self._first_numbers[name]
 
+    def set_number(self, name: str, values: Tensor) -> None:
+        """Change a number of each client; the former values stay until the round ends.
+
+        Args:
+            name: name of the number.
+            values: float64 [m], the same in all processes.
+        """
+        self._work.numbers[name] = values
+
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
 
@@ -302,6 +311,7 @@ class RowSets:
         own = self.ranks.own
         rows = {name: state[f"rows.{name}"][own].to(like.device, like.dtype) for name in self.boundary.rows}
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
-        numbers = {name: state[f"numbers.{name}"].double().cpu() for name in self.boundary.numbers}
+        # A fork may declare numbers that the checkpoint lacks; they keep their initial values.
+        numbers = {n: state.get(f"numbers.{n}", values).double().cpu() for n, values in self.boundary.numbers.items()}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed), numbers)
         self._spare, self._work, self._wave, self._written = None, RoundBuffers(), None, self._versions()

@@ -66,9 +66,14 @@ class Dropout(Policy):
 
     Args:
         full_first_round: whether all clients take part in round 0, without a draw.
+
+    Attributes:
+        join: the model from which a client trains for the first time: `own`, its first model, or `neighbours`, the
+            mean of the models of its neighbours that are active and have trained before.
     """
 
     family = "dropout"
+    join: Literal["own", "neighbours"] = "own"
 
     def __init__(self, full_first_round: bool = False) -> None:
         self.full_first_round = full_first_round

@@ -18,6 +18,7 @@ from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
+from dfl_lightning.round.joining import JOINED, refuse_joining
 from dfl_lightning.round.run.horizon import Horizon, calling
 from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
@@ -204,6 +205,12 @@ class Federation:
         return one and self.data.global_test is not None
 
     @property
+    def joins(self) -> bool:
+        """True if clients that train for the first time start from the mean of their neighbours' models."""
+        ways = [getattr(policy, "join", "own") for policy in self.policies]
+        return "neighbours" in (self.topology.join, *ways)
+
+    @property
     def common_start(self) -> bool:
         """True if all clients begin the run with the same model, which is then known to all."""
         return self.init != "independent"
@@ -252,6 +259,7 @@ class Federation:
         self._refuse_clock(self.objective)
         self.objective.start(self)
         self._refuse_long_lists()
+        refuse_joining(self)
 
     def _refuse_long_lists(self) -> None:
         links, memory = listed_links(self), machine_memory()
@@ -314,6 +322,7 @@ class Federation:
             objectives: the objectives of the phases.
         """
         declared = {name: value for objective in objectives for name, value in objective.numbers.items()}
+        declared |= {JOINED: 0.0} if self.joins else {}
         return declared | ({} if self.local.memory is None else self.local.memory.numbers)
 
     def server_of(self, clients: Tensor) -> Tensor:

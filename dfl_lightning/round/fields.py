@@ -95,6 +95,7 @@ class RoundFields:
 
     Attributes:
         ledger: the messages that were received in this round.
+        joining: the links to clients that train for the first time, from neighbours whose mean they start from.
     """
 
     index: int
@@ -127,9 +128,10 @@ class RoundFields:
     age: Written[Tensor] = Written("on_substitute")
     earlier: tuple[WaveRecord, ...] = ()
     ledger: Ledger = field(init=False)
+    joining: Links = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.num_nodes)
+        self.ledger, self.joining = Ledger(self.num_nodes), Links.empty(self.num_nodes)
 
     def __repr__(self) -> str:
         """Show the round's index and the fields that have a value so far."""

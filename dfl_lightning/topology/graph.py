@@ -89,6 +89,7 @@ class Topology:
         listed: the links; None: those of `written`.
         members: the clients that are there, bool [m]; None: all of them. Others neither train nor send nor receive.
         remarks: sentences for the user about what was read.
+        join: the model from which a client trains for the first time, `own` or `neighbours`; see `Dropout`.
     """
 
     written: nx.Graph
@@ -103,6 +104,7 @@ class Topology:
     listed: Links | None = None
     members: Tensor | None = None
     remarks: tuple[str, ...] = ()
+    join: str = "own"
 
     @property
     def _title(self) -> str:

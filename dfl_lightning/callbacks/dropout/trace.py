@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -29,10 +29,21 @@ class Trace(Dropout):
         file: path of the trace.
         repeat: start again at the first line when the file ends; otherwise a short file is refused.
         full_first_round: whether all clients take part in round 0, instead of those of the first line.
+        join: the model from which a client trains that the trace lets in later: `own`, its first model, or
+            `neighbours`, the mean of the models of its neighbours that are active and have trained before.
     """
 
-    def __init__(self, file: str, repeat: bool = False, full_first_round: bool = False) -> None:
+    def __init__(
+        self,
+        file: str,
+        repeat: bool = False,
+        full_first_round: bool = False,
+        join: Literal["own", "neighbours"] = "own",
+    ) -> None:
         super().__init__(full_first_round)
+        if join not in ("own", "neighbours"):
+            raise UserError(f"dropout.join={join!r}; it is own or neighbours")
+        self.join = join
         self.file, self.repeat = file, repeat
         self.table = read_trace(file)
 

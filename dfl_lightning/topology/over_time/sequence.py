@@ -22,6 +22,7 @@ from dfl_lightning.topology.reading.single import (
     graph_of,
     inside,
     is_count,
+    join_of,
     read_of,
     refuse_unknown,
 )
@@ -70,6 +71,7 @@ def sequence_of(content: Mapping[str, Any], context: Context) -> Topology:
         stages=tuple(stages),
         rounds=tuple(rounds),
         repeat=bool(repeat),
+        join=join_of(content, where),
     )
 
 

@@ -151,7 +151,8 @@ class Sequence(Topology):
         turns = ", then ".join(
             f"{stage.identity()} for {rounds}" for stage, rounds in zip(self.stages, durations, strict=True)
         )
-        return turns + (", then again" if self.repeat else "")
+        join = ", new clients start from their neighbours" if self.join == "neighbours" else ""
+        return turns + (", then again" if self.repeat else "") + join
 
 
 def union(stages: tuple[Topology, ...]) -> nx.Graph:

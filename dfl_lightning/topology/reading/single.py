@@ -203,6 +203,22 @@ def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: st
             raise UserError(f"{where}: unknown key '{name}'{nearest(name, known)} (keys: {', '.join(known)}).")
 
 
+def join_of(content: Mapping[str, Any], where: str) -> str:
+    """Return the value of the key `join`, which says where clients that come later start.
+
+    Args:
+        content: keys and values of a topology.
+        where: the source, for the message.
+
+    Raises:
+        UserError: it is neither `own` nor `neighbours`.
+    """
+    join = content.get("join") or "own"
+    if join not in ("own", "neighbours"):
+        raise UserError(f"{where}: join is own or neighbours, not {brief(join)}.")
+    return str(join)
+
+
 def is_count(value: Any, least: int) -> bool:
     """Return True if a value is an integer, not a bool, of at least `least`.
 

@@ -11,7 +11,7 @@ from dfl_lightning.topology.over_time.sequence import sequence_of
 from dfl_lightning.topology.reading.single import KEYS_OF_A_GRAPH, Context, graph_of, inside, refuse_unknown
 from dfl_lightning.utils.errors import UserError
 
-KEYS = (*KEYS_OF_A_GRAPH, "sequence", "repeat")
+KEYS = (*KEYS_OF_A_GRAPH, "sequence", "repeat", "join")
 
 
 def from_keys(
@@ -39,4 +39,8 @@ def from_keys(
         return sequence_of(content, context)
     if content.get("repeat") is not None:
         raise UserError(f"{where}: repeat goes with sequence; a single graph holds for ever.")
+    if content.get("join") is not None:
+        raise UserError(
+            f"{where}: join goes with sequence, whose clients come and go; with a trace of dropouts it is dropout.join."
+        )
     return graph_of(content, context)
