@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from dfl_lightning.data.source import Source
 from dfl_lightning.data.splits.split import Split
 from dfl_lightning.utils.errors import UserError
 
-__all__ = ["fit_columns", "standardised", "without_unseen"]
+__all__ = ["filled", "fit_columns", "standardised", "without_unseen"]
 
 _ROUNDING = 1e-12
 """Share of a column's largest value below which its deviation is a rounding error."""
 
 
-def fit_columns(source: Source, split: Split) -> Split:
+def fit_columns(source: Source, split: Split, indicators: int = 0) -> Split:
     """Return the split with means and deviations of the columns over the training rows of all clients together.
 
     If the split has been read from a file and contains them already, they are kept.
@@ -28,6 +29,7 @@ def fit_columns(source: Source, split: Split) -> Split:
         source: inputs float64 [N, d], whose categorical columns are not standardised; targets float64 [N, k], or
             classes or labels, which are not standardised.
         split: training rows of each client.
+        indicators: number of the last input columns, of 0 and 1, that are not standardised.
 
     Raises:
         UserError: the split's means and deviations belong to other columns.
@@ -42,7 +44,8 @@ def fit_columns(source: Source, split: Split) -> Split:
         if means is None or deviations is None:
             means, deviations = _fitted(values.numpy()[rows])
             if what == "input":
-                means[: len(source.categories)], deviations[: len(source.categories)] = 0.0, 1.0
+                for part in (slice(len(source.categories)), slice(len(means) - indicators, None)):
+                    means[part], deviations[part] = 0.0, 1.0
         elif not len(means) == len(deviations) == values.shape[1] or not (deviations > 0).all():
             raise UserError(
                 f"data.split: it standardises {len(means)} {what} columns by deviations that are above 0, and "
@@ -66,6 +69,35 @@ def without_unseen(source: Source, split: Split) -> Source:
         codes = images[:, column]
         images[:, column] = torch.where(torch.isin(codes, codes[rows].unique()), codes, 0.0)
     return dataclasses.replace(source, images=images)
+
+
+def filled(source: Source, split: Split, name_of: Callable[[int], str], means: np.ndarray | None) -> Source:
+    """Return the data with the mean of a column's training rows, of all clients together, instead of missing values.
+
+    Args:
+        source: inputs float64 [N, d], NaN where one is missing.
+        split: training rows of each client.
+        name_of: function that names a column for messages.
+        means: mean of each column, if they are known; None computes them.
+
+    Raises:
+        UserError: a column with missing values has none in the training rows.
+    """
+    values = source.images.numpy()
+    holes = np.isnan(values)
+    if not holes.any():
+        return source
+    values, rows = values.copy(), np.concatenate(split.train)
+    for column in np.flatnonzero(holes.any(0)):
+        present = values[rows, column][~holes[rows, column]]
+        if not len(present):
+            raise UserError(
+                f"data {source.name}: no client trains on a value of {name_of(int(column))}, so that it has no mean; "
+                "leave it out by data.drop"
+            )
+        known = means is not None and len(means) == values.shape[1]
+        values[holes[:, column], column] = means[column] if means is not None and known else present.mean()
+    return dataclasses.replace(source, images=torch.from_numpy(values))
 
 
 def standardised(source: Source, split: Split) -> Source:

@@ -111,7 +111,7 @@ def test_replacing_a_files_clients_by_a_partition_is_noted(tmp_path):
         (Dirichlet(100.0), [f"data.partition Dirichlet(100) {said}"]),
     ):
         options = {"num_clients": 2, "test_fraction": 0.0, "classes": True, "partition": partition}
-        table = Vectors(str(tmp_path / "table.csv"), target="town", client="shop", **options)
+        table = Vectors(str(tmp_path / "table.csv"), target="age", client="shop", **options)
         table.setup()
         assert table.notes() == notes
 
@@ -135,26 +135,35 @@ def test_several_targets_and_names_of_classes(tmp_path):
 
 
 WRONG = {
-    "no file": ({"target": "price"}, "target, client, classes, labels and categories describe a file"),
+    "no file": ({"target": "price"}, "target, client, .* describe a file; name it by data.file"),
     "not there": ({"file": "none.csv", "target": "a"}, "none.csv does not exist; check data.file"),
-    "kind": ({"file": "table.xlsx"}, "is neither a .csv nor an .npz file"),
+    "kind": ({"file": "table.xlsx"}, "is neither a text file .* nor an .npz file; convert it to one"),
     "no target": ({"file": "table.csv"}, "data.target names the columns"),
-    "unknown column": ({"file": "table.csv", "target": "prize"}, "has 0 columns 'prize' .*shop, age, town, price"),
+    "unknown column": (
+        {"file": "table.csv", "target": "prize"},
+        "has no column 'prize'; did you mean 'price'. .it has shop, age, town, price.; name one of them",
+    ),
     "words": ({"file": "table.csv", "target": "price"}, "line 2: shop is 'north', not a number"),
     "category": (
         {"file": "table.csv", "target": "town", "categories": ["town"]},
         "categories names town, which is target",
     ),
-    "no category": ({"file": "table.csv", "target": "town", "categories": ["a"]}, "has 0 columns 'a'"),
+    "no category": ({"file": "table.csv", "target": "town", "categories": ["a"]}, "has no column 'a'"),
     "short line": ({"file": "short.csv", "target": "b"}, "line 3: 1 values for 2 columns"),
     "no rows": ({"file": "empty.csv", "target": "b"}, "has no rows"),
-    "nan": ({"file": "nan.csv", "target": "b"}, "NaN or infinity among the inputs of line 3;"),
+    "nan": (
+        {"file": "nan.csv", "target": "b"},
+        "1 of 2 values of 'a' are missing, the first in line 3; set data.missing to mean, indicator or",
+    ),
     "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "has only columns of target and client"),
     "npz target": (
         {"file": "table.npz", "target": "y"},
         "an npz file's targets are its array y, and its inputs are numbers",
     ),
-    "two classes": ({"file": "table.csv", "target": ["shop", "town"], "classes": True}, "classes are in one column"),
+    "two classes": (
+        {"file": "table.csv", "target": ["shop", "town"], "classes": True},
+        "shop is 'north', not a number",
+    ),
     "two kinds": ({"file": "table.csv", "classes": True, "labels": True}, "are two kinds of targets; set one of them"),
     "no such table": ({"table": "iris"}, "there is no table 'iris'; there are diabetes, wine"),
     "no label": (

