@@ -29,7 +29,8 @@ from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
 from dfl_lightning.metrics import about_clients
 from dfl_lightning.models.fitting import fit_to_data
-from dfl_lightning.models.init import fresh_parameters, load_parameters
+from dfl_lightning.models.init import fresh_parameters
+from dfl_lightning.models.start_file import read_start
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
@@ -53,6 +54,7 @@ class ModuleOptions(Protocol):
     """The options of the network and local training; see `DFLModule`."""
 
     init: str
+    init_skip: list[str]
     batch_size: int | Literal["full"]
     shared_patterns: list[str]
     optimizer_factory: OptimizerCallable
@@ -144,11 +146,11 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
 
     if former is None:
         # This comes before the engine is built, since the engine tries the network with these parameters.
-        refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))
+        refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer), module.init_skip))
     of_engine = loss if module.loss is None else task.users_loss(loss)
     engine = _engine(module, trainer, federation, of_engine, phases, former)
     if former is None:
-        bank = _bank(trainer, federation, phases, engine)
+        bank = _bank(trainer, federation, phases, engine, module.init_skip)
     else:
         bank = _former_bank(trainer, federation, phases, engine, former)
     engine.attach(bank)
@@ -386,10 +388,12 @@ def _watched(federation: Federation) -> dict[str, str]:
     return {name: f"selection {type(selection).__name__}" for name in selection.features}
 
 
-def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine) -> Bank:
+def _bank(
+    trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine, init_skip: Sequence[str]
+) -> Bank:
     """Build the bank, with a row for each node of this process and the row sets that policies declare."""
     ranks = Ranks(_owners(trainer, federation, engine), trainer.global_rank, trainer.world_size)
-    models = _first_models(federation, ranks.own.tolist(), dtype_of_rows(trainer))
+    models = _first_models(federation, ranks.own.tolist(), dtype_of_rows(trainer), init_skip)
     wanted = _row_sets(federation, phases)
     initial = {"models": lambda: models.clone(), "zeros": lambda: _zero_parameters(federation.layout, models)}
     sets = {name: initial[wanted[name]]() for name in sorted(wanted)}
@@ -435,14 +439,16 @@ def _row_sets(federation: Federation, phases: tuple[Phase, ...]) -> dict[str, st
     return federation.row_sets(phase.objective for phase in phases)
 
 
-def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype) -> Tensor:
+def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype, skip: Sequence[str]) -> Tensor:
     """Create the first models of the nodes, [len(nodes), width]."""
     layout, network, init = federation.layout, federation.network, federation.init
     if init == "common":
         return layout.flatten(network, dtype).repeat(len(nodes), 1)
     if init == "independent":
         return torch.stack([layout.flatten(fresh_parameters(network, federation.seed, i), dtype) for i in nodes])
-    state = load_parameters(init)
+    in_files = network.state_dict()
+    state, remarks = read_start(init, {e.name: in_files[e.name] for e in layout.entries if e.name in in_files}, skip)
+    federation.remarks += [remark for remark in remarks if remark not in federation.remarks]
     try:
         return layout.row(state, dtype).repeat(len(nodes), 1)
     except UserError as error:

@@ -63,7 +63,7 @@ class DFLModule(LightningModule):
             groups.
         shared: glob patterns of the parameters that clients exchange; the others are personal and are never sent.
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
-            (`.safetensors`, `.pt`).
+            (`.safetensors`, `.pt`, `.ckpt` of Lightning), with or without a prefix such as `model.` before its names.
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
         loss: mean loss of a batch from (outputs, targets); null means the task's own, for classes the cross-entropy.
         metrics: numbers of each client in addition to the task's: `auroc`, `average_precision`, `f1_macro`,
@@ -76,6 +76,8 @@ class DFLModule(LightningModule):
         keep_optimizer: each client keeps the state of its optimizer (momentum, Adam's moments and count of steps) from
             round to round, and continues from it when it trains again; the state is never sent. Fine-tuning before an
             evaluation has a new optimizer.
+        init_skip: glob patterns of parameters and buffers that are not read from the file of `init`, but start as
+            with `common`: `["fc.*"]` for a head that the file has for other classes.
     """
 
     parts: RunParts
@@ -101,6 +103,7 @@ class DFLModule(LightningModule):
         local_steps: int | None = None,
         task: Task | None = None,
         keep_optimizer: bool = False,
+        init_skip: list[str] | None = None,
     ) -> None:
         record(self, dict(locals()))
         super().__init__()
@@ -124,7 +127,9 @@ class DFLModule(LightningModule):
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
         self.local_steps, self.keep_optimizer = local_steps, keep_optimizer
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
-        self.shared_patterns, self.init = list(shared or ["*"]), init
+        self.shared_patterns, self.init, self.init_skip = list(shared or ["*"]), init, list(init_skip or [])
+        if self.init_skip and init in ("common", "independent"):
+            raise UserError(f"model.init_skip is for a file in model.init, which is {init}; leave it out")
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
         object.__setattr__(self, "loss", loss)
         self.chosen_task = task

@@ -37,7 +37,7 @@ from dfl_lightning.data.partitions import FlippedLabels, RotatedClusters
 from dfl_lightning.data.readers.leaf import read_leaf_file
 from dfl_lightning.data.readers.mnist_writers import read_writers
 from dfl_lightning.data.splits.split_file import read_split
-from dfl_lightning.models.init import load_parameters
+from dfl_lightning.models.start_file import load_parameters
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.storage.shipped_files import shipped
 

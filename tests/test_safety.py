@@ -28,7 +28,7 @@ from dfl_lightning.cli.exports.export import export
 from dfl_lightning.data import FEMNIST, Digits
 from dfl_lightning.data.readers.leaf import read_leaf_file
 from dfl_lightning.data.readers.mnist_writers import read_writers
-from dfl_lightning.models.init import load_parameters
+from dfl_lightning.models.start_file import load_parameters
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.storage.files import read_bounded, read_npz, write_atomically
 from dfl_lightning.utils.storage.yaml_files import read_config

@@ -1,20 +1,15 @@
-"""Initial parameters of clients' models: a separate draw for each client, or parameters from a file."""
+"""Initial parameters of clients' models that are drawn for each client separately."""
 
 from __future__ import annotations
 
-import warnings
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from dfl_lightning.utils.code.module_copies import computed_parameter, copy_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.random_streams import stream_seed
-from dfl_lightning.utils.storage.checksums import Damaged, check_archive
 
 
 def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
@@ -50,33 +45,3 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
                     "reset_parameters(); give it one or use init: common"
                 )
     return fresh
-
-
-def load_parameters(file: str) -> dict[str, Tensor]:
-    """Load a state dict from a `.safetensors` or `.pt`/`.pth` file, without running code of the file.
-
-    A file of `torch.save` is compared with its checksums; a `.safetensors` file has none.
-
-    Raises:
-        UserError: the file does not exist, is damaged, or is not a state dict.
-    """
-    path = Path(file)
-    if not path.is_file():
-        raise UserError(f"model.init={file}: no such file; init is common, independent or a file with a state dict")
-    try:
-        if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
-            check_archive(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of unusual files before it fails on them
-            state = (
-                load_file(path)
-                if path.suffix == ".safetensors"
-                else torch.load(path, weights_only=True, map_location="cpu")
-            )
-    except Damaged as error:
-        raise UserError(f"model.init={file}: damaged ({error}); use another copy") from None
-    except Exception as error:  # the readers raise many types of errors on a broken file
-        raise UserError(f"model.init={file}: not a readable state dict ({type(error).__name__})") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"model.init={file}: not a state dict of tensors")
-    return state

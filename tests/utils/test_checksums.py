@@ -21,7 +21,7 @@ from dfl_lightning.checkpoints.io import (
     rounds_in,
 )
 from dfl_lightning.distributed.communicator import Ranks
-from dfl_lightning.models.init import load_parameters
+from dfl_lightning.models.start_file import load_parameters
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.storage.checksums import checksum
 
