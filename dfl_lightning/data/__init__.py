@@ -1,5 +1,6 @@
 """Data sets, partitions that divide them among clients, and the tensors that an engine trains from."""
 
+from dfl_lightning.data.augment import Augment
 from dfl_lightning.data.client_data import ClientData
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import (
@@ -34,6 +35,7 @@ __all__ = [
     "IID",
     "MNIST",
     "Assignment",
+    "Augment",
     "ByWriter",
     "ClassCounts",
     "ClientData",

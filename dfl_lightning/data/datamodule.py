@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dfl_lightning.data.augment import CropFlip
+from dfl_lightning.data.augment import Augment, augmentation
 from dfl_lightning.data.check_finite import refuse_what_is_no_number
 from dfl_lightning.data.client_data import ClientData
 from dfl_lightning.data.materialise import materialise
@@ -64,7 +64,10 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
             used; null draws a split.
         normalise: True to subtract the mean and divide by the standard deviation of the training samples, for each
             channel.
-        augment: True for random crops (padding 4) and horizontal flips in training.
+        augment: True for random crops (padding 4) and horizontal flips in training; or a function of one training
+            sample, such as a transform of torchvision, or an `Augment`, which changes whole batches. Samples of
+            validation and test stay as they are. A function may draw from the global generators of torch, numpy and
+            Python, which are seeded for each sample from the client's own stream.
     """
 
     noun: str | None = None  # the name of a sample in messages; None: image or sample, by the shape
@@ -83,7 +86,7 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
         seed: int | None = None,
         split: str | None = None,
         normalise: bool = False,
-        augment: bool = False,
+        augment: bool | nn.Module | Augment | Callable[[Tensor], Tensor] = False,
     ) -> None:
         super().__init__()
         for name, number in (("num_clients", num_clients), ("test_size", test_size)):
@@ -168,13 +171,9 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
             return
         source = self.load()
         split = self._divide(source) if self.split is None else read_split(self.split, source, self.num_clients)
-        if self.augment and source.images.ndim != 4:
-            raise UserError(
-                f"data.augment crops and flips images [C, H, W], but {source.name} has inputs of shape "
-                f"{tuple(source.images.shape[1:])}; set augment: false"
-            )
         fitted, split = self.fit_to_training(source, split)
-        clients = materialise(fitted, split, self.normalise, CropFlip() if self.augment else None)
+        augment = augmentation(self.augment, fitted.images[0], fitted.scale, source.name)
+        clients = materialise(fitted, split, self.normalise, augment)
         refuse_what_is_no_number(clients, split, source)
         self._clients = clients
         self._source, self._split, self._drawn_with = source, split, self._options()

@@ -167,7 +167,7 @@ def test_items_are_read_once_each_and_at_once():
     dataset = OneBuffer()
     data = FromDataset(dataset, num_clients=1)
     data.setup()
-    assert dataset.asked == list(range(6))
+    assert dataset.asked == [*range(6), *range(6)]  # again, to find out whether they are drawn
     assert data.clients.images[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
@@ -322,3 +322,89 @@ REFUSED = [
 def test_unusable_data_sets_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make().setup()
+
+
+# --- targets in other forms -------------------------------------------------------------------------------------------
+CLASSES = [0, 2, 1, 2, 0, 1]
+ONE_HOT = np.eye(3)[CLASSES]
+COLUMN = [[label] for label in CLASSES]
+
+
+@pytest.mark.parametrize(
+    ("targets", "remark"),
+    [
+        (torch.tensor(COLUMN), ""),
+        (torch.tensor(COLUMN, dtype=torch.int32), ""),
+        (torch.tensor(COLUMN, dtype=torch.uint8), ""),
+        (torch.from_numpy(ONE_HOT).long(), "targets [3] of 0 and a single 1 are taken for 3 classes"),
+        (torch.from_numpy(ONE_HOT).to(torch.uint8), "targets [3] of 0 and a single 1 are taken for 3 classes"),
+        (torch.from_numpy(ONE_HOT), "taken for 3 classes; data.num_classes: 0 makes a regression of them"),
+    ],
+)
+@pytest.mark.parametrize("tested", [False, True])
+def test_classes_in_a_column_or_one_hot_are_classes(targets, remark, tested):
+    pairs = TensorDataset(torch.rand(6, 2), targets)
+    others = TensorDataset(torch.rand(6, 2), targets.flip(0))
+    data = FromDataset(pairs, others if tested else None, num_clients=1)
+    data.setup()
+    assert data.source.labels.tolist() == CLASSES
+    assert data.source.num_classes == 3
+    if tested:
+        assert data.source.test_labels.tolist() == CLASSES[::-1]
+    assert len(data.notes()) == bool(remark)
+    assert remark in "".join(data.notes())
+
+
+def test_one_hot_numbers_may_stay_a_regression():
+    data = FromDataset(TensorDataset(torch.rand(6, 2), torch.from_numpy(ONE_HOT)), num_clients=1, num_classes=0)
+    data.setup()
+    assert np.array_equal(data.source.labels.numpy(), ONE_HOT)
+    assert data.source.num_classes == 0
+
+
+def test_numbers_that_are_not_one_hot_stay_what_they_were():
+    for targets in (torch.rand(6, 3), torch.eye(3).repeat(2, 1).bool(), torch.ones(6, 1)):
+        data = FromDataset(TensorDataset(torch.rand(6, 2), targets), num_clients=1)
+        data.setup()
+        assert torch.equal(data.source.labels, targets)
+    lines = FromDataset(TensorDataset(torch.ones(6, 4), torch.tensor([[1, 2, 3, 4]] * 6)), num_clients=1)
+    lines.setup()
+    assert lines.source.labels.tolist() == [[1, 2, 3, 4]] * 6
+
+
+def test_several_whole_numbers_for_an_image_are_refused():
+    pairs = TensorDataset(torch.rand(4, 1, 2, 2), torch.tensor([[0, 3]] * 4))
+    with pytest.raises(UserError, match=r"of item 0 is 2 whole numbers, \[0, 3\]; give one number, the class, or"):
+        FromDataset(pairs, num_clients=1).setup()
+    mixed = [TensorDataset(torch.rand(6, 2), targets) for targets in (torch.from_numpy(ONE_HOT), torch.rand(6, 3))]
+    with pytest.raises(UserError, match="targets of dataset and test_dataset are not of one form; make them alike"):
+        FromDataset(*mixed, num_clients=1).setup()
+
+
+class Drawn(Squares):
+    """Draws each item, or only its target, at random."""
+
+    def __init__(self, size, of_target=False):
+        super().__init__(size)
+        self.of_target = of_target
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        if self.of_target:
+            return image, int(torch.randint(0, 3, ()))
+        return image.float() + torch.rand(1, 3, 3), label
+
+
+@pytest.mark.parametrize("of_target", [False, True])
+@pytest.mark.parametrize("size", [30, 200])
+def test_items_that_are_drawn_are_noticed(of_target, size):
+    with pytest.raises(
+        UserError, match=r"data Drawn: item \d+ differs when it is read again, as if a transform drew it"
+    ):
+        FromDataset(Drawn(size, of_target), num_clients=2).setup()
+
+
+def test_items_that_are_not_finite_are_not_drawn():
+    images = torch.rand(6, 2)
+    images[0, 0], images[5, 1] = torch.nan, torch.inf
+    FromDataset(TensorDataset(images, torch.arange(6) % 2), parts=[[1, 2, 3, 4]]).setup()

@@ -174,7 +174,10 @@ WRONG = {
         r"equally many samples$",
     ),
     "rotated": (lambda: fit(numbers_of(partition=data.RotatedClusters())), r"only images \[C, H, W\] can be rotated"),
-    "augmented": (lambda: fit(numbers_of(augment=True)), r"data\.augment crops and flips images \[C, H, W\], but"),
+    "augmented": (
+        lambda: fit(numbers_of(augment=True)),
+        r"data\.augment: true crops and flips images \[C, H, W\], but",
+    ),
     "a loss for classes": (
         lambda: fit(loss=nn.NLLLoss()),
         r"model\.loss NLLLoss fails on outputs \[2, 1\] and targets \[2, 1\]",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import GivenParts, Partition
+from dfl_lightning.data.readers.items import as_classes, read_items
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.plain_tensors import unusual
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["FromDataset"]
 
@@ -25,17 +23,19 @@ _MOST_GAPS = 1000  # accepted number of class numbers that do not occur, in addi
 class FromDataset(FederatedData):
     """A map-style data set of (tensor, target) pairs, as an object in Python or by its import path in YAML.
 
-    All items are read once. Float tensors are used as they are. uint8 tensors with at least two dimensions are images,
-    whose pixels are scaled by 1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
+    All items are read once, before the run, and a few of them again, since items must not be drawn at random. Float
+    tensors are used as they are. uint8 tensors with at least two dimensions are images, whose pixels are scaled by
+    1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
 
     Args:
         dataset: data set with a length and items (tensor, target); all tensors have the same shape and dtype. Targets
-            are integers (classes), floating-point numbers or tensors [d] (regression), or bool tensors [L] (labels).
+            are integers (classes), alone, as tensors [1], or one-hot [C]; floating-point numbers or tensors [d]
+            (regression), or bool tensors [L] (labels).
         test_dataset: official test set of the same kind; null means that a quarter of each client's own samples is held
             out, see `test_fraction`.
         parts: for each client the list of its indices into `dataset`, instead of a partition.
-        num_classes: number of classes; null means the largest class + 1, or none if targets are floating-point numbers
-            or labels.
+        num_classes: number of classes; null means the largest class + 1, or the columns of one-hot targets, or none if
+            targets are floating-point numbers or labels. 0: one-hot targets of floating-point numbers are a regression.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
         partition: rule that divides the samples; null means `parts`, or IID without parts.
         scale: factor of the tensors; null means 1/255 for uint8 images, otherwise 1.
@@ -79,6 +79,7 @@ class FromDataset(FederatedData):
         self.test_dataset = test_dataset
         self.num_classes = num_classes
         self.scale = scale
+        self._remarks: list[str] = []
 
     def load(self) -> Source:
         """Read all items once."""
@@ -88,16 +89,16 @@ class FromDataset(FederatedData):
                 f"data {name}: test_dataset is dataset itself; give other samples, or null to hold out a part of each "
                 "client's own"
             )
-        images, labels = _read(self.dataset, name)
+        images, labels = read_items(self.dataset, name)
         test_images, test_labels = None, None
         if self.test_dataset is not None:
-            test_images, test_labels = _read(self.test_dataset, f"{name} (test_dataset)")
+            test_images, test_labels = read_items(self.test_dataset, f"{name} (test_dataset)")
             alike = test_images.dtype == images.dtype and test_images.shape == images.shape
             if alike and torch.equal(test_images, images) and torch.equal(test_labels, labels):
                 raise UserError(
                     f"data {name}: test_dataset holds the same items as dataset; give other samples, or null"
                 )
-        num_classes = self.num_classes
+        num_classes, labels, test_labels = self._without_columns(images, labels, test_labels, name)
         numbers = labels.is_floating_point() or labels.dtype == torch.bool
         if num_classes is not None and numbers:
             raise UserError(
@@ -112,6 +113,28 @@ class FromDataset(FederatedData):
         if scale is None:
             scale = 1 / 255 if images.dtype == torch.uint8 and images.ndim > 2 else 1.0
         return Source(name, images, labels, num_classes, test_images, test_labels, scale)
+
+    def _without_columns(
+        self, images: Tensor, labels: Tensor, test_labels: Tensor | None, name: str
+    ) -> tuple[int | None, Tensor, Tensor | None]:
+        """Convert targets that are classes in other forms; return the number of classes, if it is known, with them."""
+        self._remarks = []
+        if self.num_classes == 0 and labels.is_floating_point():
+            return None, labels, test_labels
+        classes, columns = as_classes(labels, images, name)
+        tested, of_tests = (None, columns) if test_labels is None else as_classes(test_labels, images, name)
+        if columns != of_tests:
+            raise UserError(f"data {name}: targets of dataset and test_dataset are not of one form; make them alike")
+        if not columns:
+            return self.num_classes, classes, tested
+        self._remarks = [f"data.dataset: targets [{columns}] of 0 and a single 1 are taken for {columns} classes"]
+        if labels.is_floating_point():
+            self._remarks[0] += "; data.num_classes: 0 makes a regression of them"
+        return columns if self.num_classes is None else self.num_classes, classes, tested
+
+    def notes(self) -> list[str]:
+        """Return remarks for the user before training, in addition what one-hot targets were taken for."""
+        return [*super().notes(), *self._remarks]
 
     @property
     def guesses_scale(self) -> bool:
@@ -129,92 +152,3 @@ def _count_classes(labels: Tensor, name: str) -> int:
             f"from 0 on, or set num_classes if there are {highest + 1} of them"
         )
     return highest + 1
-
-
-def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
-    """Read all items of a data set into two tensors; raise if their shapes or dtypes differ."""
-    if not hasattr(type(dataset), "__len__"):
-        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
-    try:
-        length = len(dataset)  # type: ignore[arg-type]
-    except Exception as error:  # a user's class may raise any error, and Python refuses lengths that are not integers
-        raise UserError(
-            f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
-        ) from error
-    if not length:
-        raise UserError(f"data {name}: it is empty; give a data set with items")
-    images, labels = torch.empty(0), torch.empty(0)
-    for index in range(length):
-        image, label = _item(dataset, index, length, name)
-        # Targets [2, d] would be taken for numbers and their scales.
-        if label.is_floating_point() and label.dim() > 1:
-            raise UserError(
-                f"data {name}: the target of item {index} is {_kind(label)}; give one number, or one row of numbers "
-                "(target.flatten())"
-            )
-        if not index:
-            images, labels = image.new_empty((length, *image.shape)), label.new_empty((length, *label.shape))
-        if image.shape != images.shape[1:] or image.dtype != images.dtype:
-            raise UserError(
-                f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images.dtype} "
-                f"{tuple(images.shape[1:])}; resize or convert the items to one shape and type"
-            )
-        if label.shape != labels.shape[1:] or label.dtype != labels.dtype:
-            raise UserError(
-                f"data {name}: the target of item {index} is {_kind(label)}, that of item 0 is {_kind(labels[0])}; "
-                "targets must be of one shape and type"
-            )
-        # Items are copied at once, as a data set may return the same tensor each time.
-        images[index], labels[index] = image, label
-    return images, labels
-
-
-def _kind(target: Tensor) -> str:
-    return f"{str(target.dtype).removeprefix('torch.')} {list(target.shape)}"
-
-
-def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, Tensor]:
-    try:
-        item = dataset[index]
-    except (IndexError, KeyError, StopIteration) as error:
-        raise UserError(
-            f"data {name}: item {index} of {length} is not there ({type(error).__name__}: {reason(error)}); its length "
-            "and its items must agree"
-        ) from error
-    return _pair(item, index, name)
-
-
-def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
-    wanted = "each item must be a pair (tensor, target), the target a class number or floating-point numbers"
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise UserError(f"data {name}: item {index} is a {type(item).__name__}, not a pair; {wanted}")
-    image, label = item
-    if not isinstance(image, Tensor):
-        raise UserError(
-            f"data {name}: item {index} has a {type(image).__name__} instead of a tensor (a transform such as "
-            f"torchvision's ToTensor may be missing); {wanted}"
-        )
-    if image.dtype != torch.uint8 and not image.is_floating_point():
-        raise UserError(f"data {name}: item {index} is {image.dtype}; tensors must be uint8 or floating point")
-    if why := unusual(image):
-        raise UserError(f"data {name}: item {index} is {why}; tensors must be dense numbers")
-    return image.detach().cpu(), _target(label, index, name, wanted)
-
-
-def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
-    """Convert a target to a tensor: a class to int64, a number to float64; a tensor of numbers stays as it is."""
-    if isinstance(label, (float, np.floating)):
-        return torch.tensor(float(label), dtype=torch.float64)
-    if isinstance(label, Tensor) and (label.dim() or label.is_floating_point()) and not label.is_complex():
-        if why := unusual(label):
-            raise UserError(f"data {name}: the target of item {index} is {why}; tensors must be dense numbers")
-        return label.detach().cpu()
-    try:
-        number = operator.index(label)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UserError(
-            f"data {name}: item {index} has {label!r} ({type(label).__name__}) instead of a target; {wanted}"
-        ) from error
-    if not -(2**63) <= number < 2**63:
-        raise UserError(f"data {name}: item {index} has a label of {len(str(number))} digits; classes count from 0")
-    return torch.tensor(number)

@@ -92,6 +92,8 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
         return "the loss is a cross-entropy with several targets for each sample"
     if not context.optimizer.works_on_tensors_alone(context.data.images.device):
         return "the optimizer needs numbers on the CPU"
+    if getattr(context.data.augment, "on_cpu", False):
+        return "data.augment is a function of one sample, which runs on the CPU"
     if config.keeps_optimizer:
         return "model.keep_optimizer continues from states that recorded steps do not read"
     if config.scheduled:

@@ -1,0 +1,167 @@
+"""Reading of a user's map-style data set into tensors, and what its targets mean."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.plain_tensors import unusual
+
+__all__ = ["as_classes", "read_items"]
+
+_READ_TWICE = 16  # items that are read again, to find out whether they are drawn
+
+
+def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
+    """Read all items of a data set into two tensors, and a few of them again.
+
+    Args:
+        dataset: a map-style data set of (tensor, target) pairs.
+        name: name of the data set, for messages.
+
+    Raises:
+        UserError: items are not there, are no such pairs, differ in shape or dtype, or differ when they are read again.
+    """
+    if not hasattr(type(dataset), "__len__"):
+        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
+    try:
+        length = len(dataset)  # type: ignore[arg-type]
+    except Exception as error:  # a user's class may raise any error, and Python refuses lengths that are not integers
+        raise UserError(
+            f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
+        ) from error
+    if not length:
+        raise UserError(f"data {name}: it is empty; give a data set with items")
+    images, labels = torch.empty(0), torch.empty(0)
+    for index in range(length):
+        image, label = _item(dataset, index, length, name)
+        # Targets [2, d] would be taken for numbers and their scales.
+        if label.is_floating_point() and label.dim() > 1:
+            raise UserError(
+                f"data {name}: the target of item {index} is {_kind(label)}; give one number, or one row of numbers "
+                "(target.flatten())"
+            )
+        if not index:
+            images, labels = image.new_empty((length, *image.shape)), label.new_empty((length, *label.shape))
+        if image.shape != images.shape[1:] or image.dtype != images.dtype:
+            raise UserError(
+                f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images.dtype} "
+                f"{tuple(images.shape[1:])}; resize or convert the items to one shape and type"
+            )
+        if label.shape != labels.shape[1:] or label.dtype != labels.dtype:
+            raise UserError(
+                f"data {name}: the target of item {index} is {_kind(label)}, that of item 0 is {_kind(labels[0])}; "
+                "targets must be of one shape and type"
+            )
+        # Items are copied at once, as a data set may return the same tensor each time.
+        images[index], labels[index] = image, label
+    for index in sorted({round(step * (length - 1) / (_READ_TWICE - 1)) for step in range(_READ_TWICE)}):
+        image, label = _item(dataset, index, length, name)
+        if not (_same(image, images[index]) and _same(label, labels[index])):
+            raise UserError(
+                f"data {name}: item {index} differs when it is read again, as if a transform drew it at random, and "
+                "items are read only once, before the run; take the transform out of the data set, and give it as "
+                "data.augment, which changes the samples of each training batch"
+            )
+    return images, labels
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal, where NaN equals NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def as_classes(labels: Tensor, images: Tensor, name: str) -> tuple[Tensor, int]:
+    """Convert targets that are classes in one column, or one-hot, to classes, int64 [N].
+
+    Lines of tokens [N, T] for inputs of T tokens, numbers of a regression and bool labels stay as they are.
+
+    Args:
+        labels: targets, [N, ...].
+        images: inputs, [N, ...].
+        name: name of the data set, for messages.
+
+    Returns:
+        The targets, and the number of classes that were one-hot columns, otherwise 0.
+
+    Raises:
+        UserError: targets are several whole numbers for each item, which are neither one-hot nor a line of tokens.
+    """
+    if labels.dim() != 2 or labels.dtype == torch.bool:
+        return labels, 0
+    columns, whole = labels.shape[1], not labels.is_floating_point()
+    if whole and columns == 1:
+        return labels[:, 0].long(), 0
+    is_one = labels == 1
+    if columns > 1 and bool((is_one | (labels == 0)).all()) and bool((is_one.sum(1) == 1).all()):
+        return is_one.int().argmax(1), columns
+    if whole and not (images.dim() in (2, 3) and images.shape[1] == columns):
+        raise UserError(
+            f"data {name}: the target of item 0 is {columns} whole numbers, {_listed(labels[0])}; give one number, the "
+            "class, or all 0 but a single 1 (one-hot), or bool where several labels may hold, or floating-point "
+            "numbers for a regression"
+        )
+    return labels, 0
+
+
+def _listed(numbers: Tensor) -> str:
+    shown = ", ".join(str(number) for number in numbers[:4].tolist())
+    return f"[{shown}{', …' * (len(numbers) > 4)}]"
+
+
+def _kind(target: Tensor) -> str:
+    return f"{str(target.dtype).removeprefix('torch.')} {list(target.shape)}"
+
+
+def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, Tensor]:
+    try:
+        item = dataset[index]
+    except (IndexError, KeyError, StopIteration) as error:
+        raise UserError(
+            f"data {name}: item {index} of {length} is not there ({type(error).__name__}: {reason(error)}); its length "
+            "and its items must agree"
+        ) from error
+    return _pair(item, index, name)
+
+
+def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
+    wanted = "each item must be a pair (tensor, target), the target a class number or floating-point numbers"
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise UserError(f"data {name}: item {index} is a {type(item).__name__}, not a pair; {wanted}")
+    image, label = item
+    if not isinstance(image, Tensor):
+        raise UserError(
+            f"data {name}: item {index} has a {type(image).__name__} instead of a tensor (a transform such as "
+            f"torchvision's ToTensor may be missing); {wanted}"
+        )
+    if image.dtype != torch.uint8 and not image.is_floating_point():
+        raise UserError(f"data {name}: item {index} is {image.dtype}; tensors must be uint8 or floating point")
+    if why := unusual(image):
+        raise UserError(f"data {name}: item {index} is {why}; tensors must be dense numbers")
+    return image.detach().cpu(), _target(label, index, name, wanted)
+
+
+def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
+    """Convert a target to a tensor: a class to int64, a number to float64; a tensor of numbers stays as it is."""
+    if isinstance(label, (float, np.floating)):
+        return torch.tensor(float(label), dtype=torch.float64)
+    if isinstance(label, Tensor) and (label.dim() or label.is_floating_point()) and not label.is_complex():
+        if why := unusual(label):
+            raise UserError(f"data {name}: the target of item {index} is {why}; tensors must be dense numbers")
+        return label.detach().cpu()
+    try:
+        number = operator.index(label)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UserError(
+            f"data {name}: item {index} has {label!r} ({type(label).__name__}) instead of a target; {wanted}"
+        ) from error
+    if not -(2**63) <= number < 2**63:
+        raise UserError(f"data {name}: item {index} has a label of {len(str(number))} digits; classes count from 0")
+    return torch.tensor(number)
