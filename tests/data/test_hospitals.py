@@ -1,30 +1,13 @@
 """A table of five hospitals as it comes out of a spreadsheet leads to a run."""
 
-import math
-
 import numpy as np
 import pytest
+from hospitals import HOSPITALS, write_patients
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks
 from dfl_lightning.data import Vectors
 from dfl_lightning.models import Tabular
 from dfl_lightning.runs.tables import read_metrics
-
-HOSPITALS = ("Ahaus", "Bonn", "Celle", "Düren", "Essen")
-
-
-def write(path):
-    """Semicolons, decimal commas, German dates, empty cells, numbered rows, and no one readmitted in Essen."""
-    draw = np.random.default_rng(0)
-    lines = [";hospital;ward;age;weight;admitted;readmitted"]
-    for row in range(150):
-        hospital, age = HOSPITALS[row % 5], int(draw.integers(20, 90))
-        weight = "" if draw.random() < 0.2 else f"{draw.normal(75, 10):.1f}".replace(".", ",")
-        admitted = "" if draw.random() < 0.1 else f"{draw.integers(1, 29):02d}.{draw.integers(1, 13):02d}.2023"
-        again = "yes" if hospital != "Essen" and draw.random() < 1 / (1 + math.exp((55 - age) / 5)) else "no"
-        lines.append(f"{row + 1};{hospital};{draw.choice(['A', 'B', ''])};{age};{weight};{admitted};{again}")
-    path.write_bytes("\r\n".join([*lines, ";" * 6]).encode("utf-8-sig"))
-
 
 OPTIONS = {
     "target": "readmitted",
@@ -42,7 +25,7 @@ OPTIONS = {
 
 def test_refusals_of_a_spreadsheets_file_lead_to_data(tmp_path):
     """A user reads one sentence after the other, and does what it says."""
-    write(tmp_path / "patients.csv")
+    write_patients(tmp_path / "patients.csv")
     given = {name: OPTIONS[name] for name in ("target", "client", "num_clients", "classes")}
     for sentence, remedy in (
         ("column 1 has no name", ["drop"]),
@@ -67,7 +50,7 @@ def test_refusals_of_a_spreadsheets_file_lead_to_data(tmp_path):
 
 
 def test_the_hospitals_train_together(tmp_path):
-    write(tmp_path / "patients.csv")
+    write_patients(tmp_path / "patients.csv")
     data = Vectors(str(tmp_path / "patients.csv"), seed=0, **OPTIONS)
     options = {"default_root_dir": tmp_path, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = DFLTrainer(max_rounds=3, callbacks=[callbacks.Gossip(k=2), callbacks.Uniform()], **options)

@@ -15,6 +15,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import yaml
+from hospitals import write_patients
+from PIL import Image
 from walk import Step, Walk, compare_prints, dated_runs, is_command, needs_more, steps_of
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +124,7 @@ def graphs(folder):
 
 
 def own_data(folder):
-    """Write LEAF's files of 110 writers, twelve books, and the sales of twelve shops."""
+    """Write LEAF's files of 110 writers, twelve books, sales of twelve shops, patients, and a folder of images."""
     draws = np.random.default_rng(0)
     for part, images in (("train", 24), ("test", 4)):
         place = folder / "leaf" / "data" / "femnist" / "data" / part
@@ -148,6 +150,12 @@ def own_data(folder):
         for day in range(200)
     ]
     (folder / "sales.csv").write_text("\n".join(["shop,day,sales", *lines]))
+    write_patients(folder / "patients.csv")
+    for label in ("cats", "dogs"):
+        (folder / "images" / label).mkdir(parents=True)
+        for number in range(20):
+            pixels = draws.integers(0, 256, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / label / f"{number}.png")
 
 
 def adapter(folder):
