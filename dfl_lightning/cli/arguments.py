@@ -175,11 +175,19 @@ class AddedClass(NamedTuple):
 
 @dataclass
 class ClassChoice:
-    """A class by its import path, None for the group's default, with the values of its options."""
+    """A class by its import path, None for the group's default, with the values of its options.
+
+    Attributes:
+        path: the import path.
+        options: values by name.
+        keywords: values that the class takes as open keywords.
+        configured: names of the options that were set by a config, not on the command line.
+    """
 
     path: str | None
     options: dict[str, Any] = field(default_factory=dict)
     keywords: dict[str, Any] = field(default_factory=dict)
+    configured: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 class Settings:
@@ -192,6 +200,7 @@ class Settings:
         arguments: the arguments.
         configs: paths and contents of the configs among them.
         dropped: options whose class was replaced by one that does not have them.
+        left: options of a config's data that other data do not take over, by the names of both classes.
         rest: arguments that the parser handles, such as `--print_config`.
 
     Raises:
@@ -202,6 +211,7 @@ class Settings:
         self.arguments = arguments
         self.configs = [(str(each.value), each.content) for each in arguments if each.content is not None]
         self.dropped: list[str] = []
+        self.left: dict[tuple[str, str], list[str]] = {}
         self.rest: list[str] = []
         self._values: dict[str, Any] = {"model": {}}
         for group in DEFAULTS:
@@ -359,13 +369,21 @@ class Settings:
         taken, same = parameters_of(made), "class_path" not in spec
         kept = {option: value for option, value in former.options.items() if same or option in taken}
         self.dropped += [f"{group}.{option}" for option in former.options if option not in kept]
+        configured = {option for option in former.configured if option in kept}
+        if group == "data" and not same and former.path is not None:
+            left = _left_behind(class_of(group, former.path), made, configured)
+            kept = {option: value for option, value in kept.items() if option not in left}
+            configured -= left
+            if left:
+                self.left[class_of(group, former.path).__name__, made.__name__] = sorted(left)
         for option, value in options.items():
             if option not in taken and leaves_keywords_open(made):
                 kept[option] = value  # the parser checks it when it makes the object
             else:
                 self._give(kept, group, f"{group} {made.__name__}", taken, option, value)
         path = former.path if same else name if "." in name else public_path(made)
-        return ClassChoice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
+        configured = configured | set(options) if self._file else configured - set(options)
+        return ClassChoice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})}, frozenset(configured))
 
     def _with_option(self, where: str, old: Any, new: NestedOption) -> Any:
         """Set an option of a class, which may be given by its path alone, or an entry of a mapping."""
@@ -399,6 +417,20 @@ def _keys_of_topology(source: str, option: str) -> dict[str, Any]:
             "cannot add an option to it; write a topology file"
         )
     return keys
+
+
+def _left_behind(former: type, made: type, configured: set[str]) -> set[str]:
+    """Return the options of a config's data that do not fit other data: their division, files and scaling.
+
+    Args:
+        former: class of the data in the config.
+        made: class of the data that replace them.
+        configured: options of the former class that the config sets, and the new class has.
+    """
+    if former is made or (getattr(former, "shipped_images", False) and getattr(made, "shipped_images", False)):
+        return set()
+    counts_its_own = parameters_of(made)["num_clients"].default is None  # the number of clients follows from the data
+    return configured - {"seed", "val_fraction", *([] if counts_its_own else ["num_clients"])}
 
 
 def _as_list(value: Any) -> list[Any]:

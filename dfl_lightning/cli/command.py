@@ -264,6 +264,11 @@ class DFLCLI(LightningCLI):
         if self._settings.dropped:
             dropped = ", ".join(dict.fromkeys(self._settings.dropped))
             self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {dropped}")
+        for (former, made), options in self._settings.left.items():
+            self.trainer.remarks.append(
+                f"data {made} takes the place of the config's {former}, whose options {', '.join(options)} are "
+                f"dropped; those of {made} are given by --data.NAME"
+            )
         self.trainer.replaced_monitors = self._settings.replaced_monitors
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:

@@ -71,6 +71,7 @@ class FederatedData(RecordsArguments, L.LightningDataModule):
     """
 
     noun: str | None = None  # the name of a sample in messages; None: image or sample, by the shape
+    shipped_images = False  # True: the options of a config for other images that are shipped fit these, too
     expected: tuple[Path, bool] | None = None  # split.npz of the run that this one repeats; True: with the same draw
     run_seed: int | None = None  # set by the trainer; None means Lightning's PL_GLOBAL_SEED or 0
 

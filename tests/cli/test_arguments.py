@@ -199,6 +199,56 @@ def test_dropped_options_are_found_at_every_depth(tmp_path):
     assert settings.dropped == ["selection.nu", "data.partition.alpha"]
 
 
+DIGITS = """
+data:
+  class_path: Digits
+  init_args: {num_clients: 7, val_fraction: 0.1, test_fraction: 0.25, normalise: true, partition: RotatedClusters}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "left"),
+    [
+        ("--data Vectors", {"num_clients": 7, "val_fraction": 0.1}, ["normalise", "partition", "test_fraction"]),
+        ("--data FromDataset", {"val_fraction": 0.1}, ["normalise", "num_clients", "partition", "test_fraction"]),
+        (
+            "--data.test_fraction 0.5 --data Series",
+            {"num_clients": 7, "val_fraction": 0.1, "test_fraction": "0.5"},
+            ["normalise", "partition"],
+        ),
+        (
+            "--data Vectors --data.partition IID",
+            {"num_clients": 7, "val_fraction": 0.1, "partition": "dfl_lightning.data.IID"},
+            ["normalise", "partition", "test_fraction"],
+        ),
+    ],
+)
+def test_other_data_do_not_take_over_how_a_config_divides(words, kept, left, tmp_path):
+    (tmp_path / "c.yaml").write_text(DIGITS)
+    settings = Settings(with_configs(split(["--config", str(tmp_path / "c.yaml"), *words.split()])))
+    assert settings.config["data"]["init_args"] == kept
+    assert list(settings.left.values()) == [left]
+
+
+def test_a_second_config_replaces_the_data_of_the_first_as_a_whole(tmp_path):
+    (tmp_path / "c.yaml").write_text(DIGITS)
+    (tmp_path / "d.yaml").write_text("data: {class_path: Vectors, init_args: {table: wine, test_fraction: 0.5}}\n")
+    words = ["--config", str(tmp_path / "c.yaml"), "--config", str(tmp_path / "d.yaml"), "--data", "Series"]
+    settings = Settings(with_configs(split(words)))
+    assert settings.config["data"]["init_args"] == {"num_clients": 7, "val_fraction": 0.1}
+    assert settings.left == {
+        ("Digits", "Vectors"): ["normalise", "partition", "test_fraction"],
+        ("Vectors", "Series"): ["test_fraction"],
+    }
+
+
+def test_shipped_images_take_over_how_a_config_divides_others(tmp_path):
+    (tmp_path / "c.yaml").write_text(DIGITS)
+    settings = Settings(with_configs(split(["--config", str(tmp_path / "c.yaml"), "--data", "MNIST"])))
+    assert settings.config["data"]["init_args"]["test_fraction"] == 0.25
+    assert settings.left == {}
+
+
 def test_refusal_of_a_class_is_found_behind_parser_errors():
     def refuse():
         try:

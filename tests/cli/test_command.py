@@ -295,6 +295,15 @@ def test_options_that_a_swap_drops_are_named_before_the_run(dfl):
     )
 
 
+def test_a_shipped_config_runs_on_a_table_and_says_what_it_drops(dfl):
+    done = dfl("--config gossip --trainer.max_rounds 1 --data Vectors --data.num_clients 4")
+    assert done.code == 0
+    assert (
+        "note: data Vectors takes the place of the config's Digits, whose options partition, test_fraction are "
+        "dropped; those of Vectors are given by --data.NAME"
+    ) in done.out.splitlines()
+
+
 def test_replaced_default_monitors_are_named_if_they_would_measure(dfl):
     note = (
         "note: the monitors NeighbourAccuracy and FriendAccuracy, which are on by default, are replaced; "

@@ -33,6 +33,8 @@ class CINIC10(FederatedData):
         **kwargs: all other options of `FederatedData`.
     """
 
+    shipped_images = True
+
     def __init__(self, path: str | None = None, merge_valid: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.path = path

@@ -24,6 +24,8 @@ class Digits(FederatedData):
         **kwargs: all other options of `FederatedData`.
     """
 
+    shipped_images = True
+
     def __init__(self, test_fraction: float | None = 0.25, **kwargs: Any) -> None:
         super().__init__(test_fraction=test_fraction, **kwargs)
 

@@ -38,6 +38,8 @@ class FEMNIST(FederatedData):
         **kwargs: all other options of `FederatedData`.
     """
 
+    shipped_images = True
+
     def __init__(
         self,
         path: str | None = None,

@@ -33,6 +33,8 @@ class TorchvisionData(FederatedData):
         UserError: images have fewer pixels than `crop`.
     """
 
+    shipped_images = True
+
     original: ClassVar[str]
     """The name of the data set in `torchvision.datasets`."""
     num_classes: ClassVar[int]
