@@ -21,6 +21,7 @@ from dfl_lightning.data.sets.cinic import CINIC10
 from dfl_lightning.data.sets.custom import FromDataset
 from dfl_lightning.data.sets.digits import Digits
 from dfl_lightning.data.sets.femnist import FEMNIST
+from dfl_lightning.data.sets.leaf import LEAF
 from dfl_lightning.data.sets.series import Series
 from dfl_lightning.data.sets.text import Text
 from dfl_lightning.data.sets.vectors import Vectors
@@ -33,6 +34,7 @@ __all__ = [
     "CINIC10",
     "FEMNIST",
     "IID",
+    "LEAF",
     "MNIST",
     "Assignment",
     "Augment",

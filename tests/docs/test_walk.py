@@ -139,6 +139,16 @@ def own_data(folder):
         }
         content = {"users": users, "num_samples": [images] * len(users), "user_data": data}
         (place / "all_data_0.json").write_text(json.dumps(content))
+    for name, x, y in (
+        ("shakespeare", ["to be or no", "o be or not"], ["t", " "]),
+        ("sent140", [["1", "Mon", "Good day!"], ["2", "Tue", "a bad, bad day"]], [1, 0]),
+    ):
+        content = {"users": users, "num_samples": [20] * len(users)}
+        content["user_data"] = {user: {"x": x * 10, "y": y * 10} for user in users}
+        for part in ("train", "test"):
+            place = folder / "leaf" / "data" / name / "data" / part
+            place.mkdir(parents=True)
+            (place / "all.json").write_text(json.dumps(content))
     (folder / "data").mkdir()
     (folder / "books").mkdir()
     for number in range(12):

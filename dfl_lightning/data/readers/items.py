@@ -12,8 +12,9 @@ from torch.utils.data import Dataset
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.plain_tensors import unusual
 
-__all__ = ["as_classes", "read_items"]
+__all__ = ["as_classes", "count_classes", "read_items"]
 
+_MOST_GAPS = 1000  # accepted number of class numbers that do not occur, in addition to ten for each that does
 _READ_TWICE = 16  # items that are read again, to find out whether they are drawn
 
 
@@ -109,6 +110,26 @@ def as_classes(labels: Tensor, images: Tensor, name: str) -> tuple[Tensor, int]:
             "numbers for a regression"
         )
     return labels, 0
+
+
+def count_classes(labels: Tensor, name: str) -> int:
+    """Return the largest class + 1.
+
+    Args:
+        labels: classes of all samples, [N].
+        name: name of the data set, for the message.
+
+    Raises:
+        UserError: the largest class is much more than the number of different classes.
+    """
+    distinct = labels.unique()
+    highest = int(distinct[-1])
+    if highest >= _MOST_GAPS + 10 * len(distinct):
+        raise UserError(
+            f"data {name}: the largest label is {highest}, but only {len(distinct)} labels occur; number the classes "
+            f"from 0 on, or set num_classes if there are {highest + 1} of them"
+        )
+    return highest + 1
 
 
 def _listed(numbers: Tensor) -> str:

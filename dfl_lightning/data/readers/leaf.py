@@ -1,9 +1,9 @@
-"""A reader of LEAF's json files, which reads one writer at a time."""
+"""A reader of LEAF's json files, which reads one user at a time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,7 +12,7 @@ import numpy as np
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.storage.files import unique_pairs
 
-__all__ = ["as_bytes", "read_leaf_file"]
+__all__ = ["as_bytes", "read_leaf_file", "read_users"]
 
 CHUNK = 1 << 24  # characters that are read at a time; a writer of FEMNIST has about two million
 MOST = 1 << 28  # largest number of characters of one value, which must fit into memory
@@ -20,6 +20,23 @@ ROUNDING = 1e-7  # float32 rounds numbers up to 1 by at most 6e-8
 
 
 def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Read the users of a LEAF file of numbers and classes, such as FEMNIST; see `read_users`.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The name of a user, its samples float64 [n, features], and their classes int64 [n]; n > 0.
+
+    Raises:
+        UserError: the file is damaged or not a LEAF file of this kind, or its parts contradict each other.
+    """
+    return read_users(path, _samples)
+
+
+def read_users(
+    path: Path, convert: Callable[[str, list[Any], list[Any]], tuple[Sized, Sized]]
+) -> Iterator[tuple[str, Any, Any]]:
     """Read the users of a LEAF file (Caldas et al. 2018) in the file's order, with only a few of them in memory.
 
     A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [[...], ...], "y": [...]}}}`, with keys
@@ -27,9 +44,11 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
     Args:
         path: the file.
+        convert: function of a user's name, samples x and targets y, lists of one length; a `ValueError` or `TypeError`
+            of it means that the file is of another kind.
 
     Yields:
-        The name of a user, its samples float64 [n, features], and their classes int64 [n]; n > 0.
+        The name of a user and what `convert` returns, for users with samples.
 
     Raises:
         UserError: the file is damaged or not a LEAF file, or its parts contradict each other.
@@ -52,10 +71,10 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
                 for user in text.keys_of_object():
                     if user in sizes:
                         raise ValueError(f"user {user} is there twice")
-                    samples, classes = _samples(user, text.value())
-                    sizes[user] = len(classes)
-                    if len(classes):
-                        yield user, samples, classes
+                    x, y = _lists(user, text.value())
+                    sizes[user] = len(y)
+                    if y:
+                        yield user, *convert(user, x, y)
             text.end()
         _check_sizes(sizes, others)
     except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
@@ -150,18 +169,24 @@ class _Json:
         self.window, self.at = rest + new, 0
 
 
-def _samples(user: str, entry: Any) -> tuple[np.ndarray, np.ndarray]:
+def _lists(user: str, entry: Any) -> tuple[list[Any], list[Any]]:
+    """Return the samples x and the targets y of a user."""
     if not isinstance(entry, dict) or not isinstance(entry.get("x"), list) or not isinstance(entry.get("y"), list):
         raise ValueError(f"user {user} has no lists x and y")
     if len(entry["x"]) != len(entry["y"]):
         raise ValueError(f"user {user} has {len(entry['x'])} samples and {len(entry['y'])} classes")
-    if not entry["y"]:
-        return np.empty((0, 0)), np.empty(0, dtype=np.int64)
-    classes = np.asarray(entry["y"])
+    return entry["x"], entry["y"]
+
+
+def _samples(user: str, x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Convert the samples of a user to numbers, and its targets to classes."""
+    if any(isinstance(each, str) for each in (x[0], y[0], *(x[0] if isinstance(x[0], list) else []))):
+        raise ValueError(f"the samples of user {user} are texts, as in Shakespeare and Sent140, which data LEAF reads")
+    classes = np.asarray(y)
     if classes.dtype.kind != "i" or classes.ndim != 1:
         raise ValueError(f"the classes of user {user} are not whole numbers")
     try:
-        samples = np.array(entry["x"])  # without a dtype, so that texts and nulls do not become numbers
+        samples = np.array(x)  # without a dtype, so that texts and nulls do not become numbers
     except ValueError:
         samples = np.empty(0)
     if samples.ndim != 2 or samples.dtype.kind not in "iuf" or not np.isfinite(samples).all():

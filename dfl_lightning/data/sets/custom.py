@@ -11,13 +11,11 @@ from torch.utils.data import Dataset
 
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import GivenParts, Partition
-from dfl_lightning.data.readers.items import as_classes, read_items
+from dfl_lightning.data.readers.items import as_classes, count_classes, read_items
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["FromDataset"]
-
-_MOST_GAPS = 1000  # accepted number of class numbers that do not occur, in addition to ten for each that does
 
 
 class FromDataset(FederatedData):
@@ -108,7 +106,7 @@ class FromDataset(FederatedData):
         if num_classes is None and numbers:
             num_classes = 0
         elif num_classes is None:
-            num_classes = _count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)
+            num_classes = count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)
         scale = self.scale
         if scale is None:
             scale = 1 / 255 if images.dtype == torch.uint8 and images.ndim > 2 else 1.0
@@ -140,15 +138,3 @@ class FromDataset(FederatedData):
     def guesses_scale(self) -> bool:
         """True if the scale of uint8 tensors is inferred from their shape; after `setup`."""
         return self.scale is None and self.source.images.dtype == torch.uint8
-
-
-def _count_classes(labels: Tensor, name: str) -> int:
-    """Return the largest class + 1; raise if that is much more than the number of different classes."""
-    distinct = labels.unique()
-    highest = int(distinct[-1])
-    if highest >= _MOST_GAPS + 10 * len(distinct):
-        raise UserError(
-            f"data {name}: the largest label is {highest}, but only {len(distinct)} labels occur; number the classes "
-            f"from 0 on, or set num_classes if there are {highest + 1} of them"
-        )
-    return highest + 1
