@@ -27,6 +27,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.distributed.communicator import StoppedElsewhere
 from dfl_lightning.distributed.strategy import look_for_the_others
 from dfl_lightning.protocol import RoundProtocol
@@ -77,17 +78,26 @@ class NamedCheckpoints(_CheckpointConnector):
     def _parse_ckpt_path(
         self, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
     ) -> str | Path | None:
+        keeping = [c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.best_model_path]
+        best = [callback.best_model_path for callback in keeping]
         if ckpt_path is None:
-            return None
+            by_score = len(keeping) == 1 and keeping[0].monitor is not None
+            if not by_score or model_provided or state_fn == TrainerFn.FITTING:
+                return None
+            if self.trainer.is_global_zero:
+                print(f"the best models of the last fit are evaluated: {best[0]}")
+            return best[0]
         if ckpt_path == "best":
-            keeping = (c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
-            best = [callback.best_model_path for callback in keeping if callback.best_model_path]
             if len(best) != 1:
                 raise UserError(
                     f"ckpt_path=best: {len(best) or 'no'} ModelCheckpoint{'s' * (len(best) > 1)} of the trainer saved "
                     "a best model; set ckpt_path to a run folder or a checkpoint"
                 )
             ckpt_path = best[0]
+        folder = cast("RunTrainer", self.trainer).run_folder
+        own = None if folder is None or folder.path is None else folder.path / FOLDER / LAST
+        if ckpt_path == "last" and own is not None and own.exists():
+            ckpt_path = str(own)
         path = super()._parse_ckpt_path(state_fn, ckpt_path, model_provided, model_connected)
         if state_fn == TrainerFn.FITTING:
             cast("RunTrainer", self.trainer).resumed_from = path

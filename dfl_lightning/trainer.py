@@ -5,36 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import networkx as nx
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    BaseFinetuning,
-    BatchSizeFinder,
-    DeviceStatsMonitor,
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    LearningRateMonitor,
-    ModelCheckpoint,
-    ModelPruning,
-    ProgressBar,
-    SpikeDetection,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
-from dfl_lightning import callbacks as families
+from dfl_lightning import trainer_callbacks as chosen
+from dfl_lightning import trainer_options as lightnings
 from dfl_lightning.bank.card import gpu_failures, one_sentence
+from dfl_lightning.callbacks import Policy
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.distributed.connection import connected
@@ -42,12 +29,10 @@ from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strateg
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
-from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.run.fits import begin_fit, end_fit
 from dfl_lightning.runs.run_folder import RunFolder
-from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.tasks import Task
-from dfl_lightning.terminal.progress import RoundProgress
 from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -55,29 +40,6 @@ from dfl_lightning.utils.lightning_warnings import quiet_lightning
 if TYPE_CHECKING:
     from dfl_lightning.engines.engine import Engine
     from dfl_lightning.round.run.hosts import RunModule
-
-NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
-    "accumulate_grad_batches": ((1,), "use a larger model.batch_size"),
-    "max_steps": ((-1,), "use max_rounds"),
-    "min_steps": ((None,), "use min_epochs, which counts rounds"),
-    "val_check_interval": ((None, 1.0), "use check_val_every_n_epoch, which counts rounds"),
-    "check_val_every_n_epoch": (tuple(range(1, 100_000)), "give a number of rounds"),
-    "overfit_batches": ((0, 0.0), "give clients fewer samples with a partition"),
-    "limit_train_batches": ((None, 1.0, 1), "use model.local_epochs"),
-    "limit_val_batches": ((None, 1.0, 1, 0, 0.0), "0 switches evaluation off"),
-    "reload_dataloaders_every_n_epochs": ((0,), "data stay resident"),
-    "sync_batchnorm": ((False,), "clients never share batches"),
-    "barebones": ((False,), "switch things off one by one"),
-}
-"""Trainer options that have no meaning for rounds, each with accepted values, which change nothing, and a remedy."""
-
-UNSUITABLE = (
-    *(BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler),
-    *(ModelPruning, BaseFinetuning, SpikeDetection),
-)
-"""Lightning's callbacks that would change nothing, fail, or save other models than the clients' in checkpoints."""
-
-P = TypeVar("P", bound=families.Policy)
 
 
 class DFLTrainer(Trainer):
@@ -162,22 +124,12 @@ class DFLTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         record(self, dict(locals()))
-        if max_rounds is not None and max_epochs is not None:
-            raise UserError("set trainer.max_rounds or trainer.max_epochs, which mean the same, not both")
-        rounds = next((n for n in (max_rounds, max_epochs) if n is not None), 100)
-        if not hasattr(rounds, "__index__"):  # numpy has whole numbers, too
-            raise UserError(f"trainer.max_rounds={rounds}; it is a whole number")
-        for option, (allowed, instead) in NO_MEANING.items():
-            if option in kwargs and kwargs[option] not in allowed:
-                raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
-        self.precision_of_rows = _precision(precision)
-        self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
-        if engine not in ENGINES:
-            raise UserError(f"engine={engine}: no such engine{nearest(engine, ENGINES)}; choose {', '.join(ENGINES)}")
-        if not process_timeout > 0:
-            raise UserError(f"trainer.process_timeout={process_timeout}; it is a number of seconds, above 0")
-        if cohorts is not None and cohorts < 1:
-            raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
+        rounds = lightnings.number_of_rounds(max_rounds, max_epochs, kwargs)
+        lightnings.refuse_options(kwargs)
+        quick = lightnings.is_quick(fast_dev_run)
+        self.precision_of_rows = lightnings.precision_of_rows(precision)
+        self.clip_norm, self.clip_value = lightnings.clipping(gradient_clip_val, gradient_clip_algorithm)
+        _check_numbers(engine, process_timeout, cohorts, checkpoint_every)
         if log_clients and not logger:
             raise UserError(
                 "trainer.log_clients=true sends numbers to loggers, and there is none; set trainer.logger true"
@@ -190,8 +142,6 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.run_name={run_name}: it is the name of a folder in default_root_dir, not a path")
         if checkpoints not in ("full", "sharded"):
             raise UserError(f"trainer.checkpoints={checkpoints}; it is full or sharded")
-        if checkpoint_every < 1:
-            raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # sentences for the banner
         self._remarks_before: tuple[str, ...] | None = None  # the remarks before the first fit
         self.replaced_monitors: list[str] = []  # default monitors that those named in a command replace
@@ -205,9 +155,8 @@ class DFLTrainer(Trainer):
         self.command = ""  # the command as it was typed; empty if there was none
         if accelerator == "auto":  # never MPS, which has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        chosen = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
-        chosen += default_callbacks(chosen) if defaults else []
-        quick = bool(fast_dev_run)
+        given = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
+        given += chosen.default_callbacks(given) if defaults else []
         kept = enable_checkpointing is not False
         kwargs["num_sanity_val_steps"] = 0  # evaluating untrained models checks nothing and takes time
         kwargs["use_distributed_sampler"] = False
@@ -223,7 +172,7 @@ class DFLTrainer(Trainer):
                 devices=devices,
                 num_nodes=num_nodes,
                 strategy=strategy_for(strategy, devices, num_nodes, process_timeout),
-                callbacks=self._complete(chosen, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
+                callbacks=chosen.completed(given, enable_progress_bar, not quick, kept and not quick),
                 logger=False if logger is True and not quick else logger,  # see `make_logger`
                 fast_dev_run=1 if quick else False,
                 enable_checkpointing=kept,
@@ -234,12 +183,8 @@ class DFLTrainer(Trainer):
         if self.precision == "tf32" and self.strategy.root_device.type == "cpu":
             self.remarks.append("trainer.precision=tf32 is the same as 32 on a CPU, which has no TensorFloat32")
         self.cuda_graphs = cuda_graphs
-        if cuda_graphs and self.strategy.root_device.type != "cuda":
-            where = self.strategy.root_device.type
-            raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
-        if cuda_graphs and not hasattr(torch.cuda, "MemPool"):
-            lacking = f"torch.cuda.MemPool, which torch {torch.__version__} does not have"
-            raise UserError(f"trainer.cuda_graphs=true needs {lacking}; update torch, or leave it out")
+        if cuda_graphs:
+            _check_cuda_graphs(self.strategy.root_device)
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             in_pieces = ShardedCheckpointIO(lambda: cast("RunModule", self.lightning_module).bank)
             self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()
@@ -249,119 +194,22 @@ class DFLTrainer(Trainer):
         self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
         self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
 
-    def _complete(self, callbacks: list[Callback], progress: bool, folder: bool, checkpoints: bool) -> list[Callback]:
-        """Check the user's callbacks and add those of every run: progress, the run folder, its checkpoints."""
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                is_class = isinstance(callback, type)
-                name = callback.__name__ if is_class else type(callback).__name__
-                what = f"a class; make an object of it, {name}(…)" if is_class else "not a callback; leave it out"
-                raise UserError(f"callbacks of the trainer: {name} is {what}")
-            if isinstance(callback, UNSUITABLE):
-                raise UserError(
-                    f"trainer.callbacks {type(callback).__name__} works on Lightning's steps and the module's "
-                    "parameters, which rounds do not have; leave it out"
-                )
-            monitor = getattr(callback, "monitor", None)
-            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(
-                ("test_", "global_test_", "merged_test_")
-            ):
-                raise UserError(
-                    f"{type(callback).__name__}(monitor={monitor}) would choose by test data; "
-                    "monitor val_* or a training column"
-                )
-        _refuse_doubles(callbacks)
-        readers = [c for c in callbacks if isinstance(c, RoundCallback) and c.reads_run_folder]
-        callbacks = [callback for callback in callbacks if callback not in readers]
-        if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
-            callbacks.append(RoundProgress())
-        if folder and not any(isinstance(c, RunFolder) for c in callbacks):
-            callbacks += [RunFolder(), ProcessTraffic()]
-        callbacks += readers
-        if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
-            callbacks.append(RoundCheckpoint())  # after the run folder, whose files must hold a checkpoint's rounds
-        return callbacks
-
     # --- policies -----------------------------------------------------------------------------------------------
-    def policies(self) -> Iterator[families.Policy]:
+    def policies(self) -> Iterator[Policy]:
         """Iterate over the policies that take part."""
-        for callback in self.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, families.Policy) and not callback.switched_off:
-                yield callback
+        return chosen.taking_part(self.callbacks)  # type: ignore[attr-defined]
 
-    def policy(self, family: type[P]) -> P | None:
+    def policy(self, family: type[chosen.P]) -> chosen.P | None:
         """Return the policy of this family that takes part; None if there is none."""
-        return next((policy for policy in self.policies() if isinstance(policy, family)), None)
+        return chosen.policy_of(self.callbacks, family)  # type: ignore[attr-defined]
 
     def settle_policies(self) -> tuple[RoundCallback, ...]:
-        """Switch off policies whose results are not used, and return the policies and monitors that take part.
-
-        A run has one selection, one aggregation, any number of Outgoing policies, and at most one policy of each other
-        family.
-
-        Raises:
-            UserError: a family has too few or too many policies.
-        """
-        taking_part: list[RoundCallback] = []
-        for family, least in (
-            (families.Clock, 0),
-            (families.Dropout, 0),
-            (families.Selection, 1),
-            (families.Threshold, 0),
-            (families.Substitution, 0),
-            (families.Aggregation, 1),
-            (families.Prediction, 0),
-        ):
-            members = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
-            key = family.family
-            if len(members) < least:
-                raise UserError(
-                    f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])"
-                )
-            if len(members) > 1:
-                names = ", ".join(type(c).__name__ for c in members)
-                raise UserError(f"{len(members)} policies of the family {key} ({names}); keep one")
-        selection = self.policy(families.Selection)
-        for callback in self.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, families.Threshold):
-                callback.switched_off = selection is not None and "threshold" not in selection.reads
-            if isinstance(callback, families.Substitution):
-                callback.switched_off = self.policy(families.Dropout) is None
-        for callback in self.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, (families.Policy, families.Monitor)) and not callback.switched_off:
-                refuse_wrong_hooks(callback)
-                taking_part.append(callback)
-        return tuple(taking_part)
+        """Return the policies and monitors that take part; see `trainer_callbacks.settle_policies`."""
+        return chosen.settle_policies(self.callbacks)  # type: ignore[attr-defined]
 
     def check_monitors(self, data: ClientData, task: Task) -> None:
-        """Raise if a callback needs validation data or a logger that is missing, or would prefer the worse models.
-
-        Args:
-            data: the clients' data.
-            task: the task, which defines whether higher scores are better.
-
-        Raises:
-            UserError: names the callback and the remedy.
-        """
-        has_validation = bool(data.sizes("val").sum())
-        for callback in self.callbacks:  # type: ignore[attr-defined]
-            name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
-            if monitor.startswith("val_") and not has_validation:
-                raise UserError(
-                    f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; "
-                    "set data.val_fraction"
-                )
-            higher = task.higher_is_better if monitor == f"val_{task.score}" else None
-            higher = False if monitor in ("val_loss", "train_loss") else higher
-            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and higher is not None:
-                wanted = "max" if higher else "min"
-                if callback.mode != wanted:
-                    raise UserError(
-                        f"trainer.callbacks {name} monitors {monitor} with mode {callback.mode}, but a "
-                        f"{'higher' if higher else 'lower'} {monitor} is better; set its mode to {wanted}"
-                    )
-            if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not self.loggers:
-                raise UserError(f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true")
+        """Check Lightning's callbacks against the data and the task; see `trainer_callbacks.check_monitored`."""
+        chosen.check_monitored(self.callbacks, bool(self.loggers), data, task)  # type: ignore[attr-defined]
 
     # --- the run ------------------------------------------------------------------------------------------------
     @contextmanager
@@ -423,13 +271,14 @@ class DFLTrainer(Trainer):
 
         Args:
             model: a `DFLModule`.
-            train_dataloaders: not used; data come from the datamodule.
+            train_dataloaders: not used, except that the datamodule may be given here, as Lightning allows.
             val_dataloaders: not used.
             datamodule: the clients' data, one of `dfl_lightning.data`.
             ckpt_path: continue from this checkpoint, or from a run folder's last one, in its run folder.
             fork: with `ckpt_path`: write a new run folder and leave the old one as it is.
         """
-        if train_dataloaders is not None or val_dataloaders is not None or not isinstance(datamodule, FederatedData):
+        datamodule = _clients_data("fit", train_dataloaders, datamodule)
+        if val_dataloaders is not None:
             raise _no_data("fit")
         if fork and ckpt_path is None:
             raise UserError("fork starts a new run from a checkpoint; set ckpt_path to a run folder or a checkpoint")
@@ -439,12 +288,14 @@ class DFLTrainer(Trainer):
         if ckpt_path in ("best", "last"):  # looked up now, since the callbacks of an earlier fit are reset below
             ckpt_path = checkpoint_by_word(self, ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
-        parts = self._changed_by_rounds(model)
+        parts = chosen.changed_by_rounds(self.callbacks, model)  # type: ignore[attr-defined]
         if hasattr(model, "last_fit"):  # Lightning and `setup` refuse other objects
             self.remarks[:] = [*self._first_remarks(), *begin_fit(self, cast("RunModule", model), datamodule, parts)]
         loop = cast("RoundLoop", self.fit_loop)
-        failures = gpu_failures(self._saved)
-        with loop.restore_signal_handlers(), quiet_lightning(), one_sentence(), failures, self._arithmetic, connected():
+        surroundings = (gpu_failures(self._saved), lightnings.anomaly_in_one_sentence(), self._arithmetic, connected())
+        with loop.restore_signal_handlers(), quiet_lightning(), one_sentence(), ExitStack() as around:
+            for context in surroundings:
+                around.enter_context(context)
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -453,12 +304,6 @@ class DFLTrainer(Trainer):
                 end_fit(parts)
                 if self.run_folder is not None:
                     self.run_folder.unlock()
-
-    def _changed_by_rounds(self, module: Any) -> list[Any]:
-        """Return the objects that rounds change: policies, monitors, callbacks that stop or save, and the objective."""
-        kinds = (families.Policy, families.Monitor, EarlyStopping, ModelCheckpoint)
-        parts: list[Any] = [callback for callback in self.callbacks if isinstance(callback, kinds)]  # type: ignore[attr-defined]
-        return [*parts, module.objective] if hasattr(module, "objective") else parts
 
     def _first_remarks(self) -> list[str]:
         """Return the remarks from before this trainer's first fit."""
@@ -474,19 +319,22 @@ class DFLTrainer(Trainer):
         verbose: bool = True,
         datamodule: LightningDataModule | None = None,
     ) -> Any:
-        """Evaluate a checkpoint's models, or the module's present ones.
+        """Evaluate a checkpoint's models, or the module's present ones, on the clients' own data.
 
         Args:
-            model: a `DFLModule`; default: that of the last fit.
-            dataloaders: not used; data come from the datamodule.
-            ckpt_path: a checkpoint, or a run folder with one; default: the module's present models.
+            model: a `DFLModule`; default: that of the last fit, with the best models if a `ModelCheckpoint` of the
+                trainer monitors a score, as in Lightning.
+            dataloaders: not used, except that the datamodule may be given here, as Lightning allows.
+            ckpt_path: a checkpoint, a run folder with one, `best` or `last`; default: the module's present models.
             verbose: print Lightning's table of means.
-            datamodule: the clients' data.
+            datamodule: the clients' data; default: those of the last fit.
+
+        Returns:
+            A list with a mapping from names of scores to means over clients.
         """
-        if dataloaders is not None or not isinstance(datamodule, FederatedData):
-            raise _no_data("validate")
-        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
-            return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+        datamodule = _clients_data("validate", dataloaders, datamodule or getattr(self, "datamodule", None))
+        with self._evaluation():
+            return super().validate(model, None, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
         self,
@@ -497,10 +345,36 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; see `validate` for the arguments."""
-        if dataloaders is not None or not isinstance(datamodule, FederatedData):
-            raise _no_data("test")
+        datamodule = _clients_data("test", dataloaders, datamodule or getattr(self, "datamodule", None))
+        with self._evaluation():
+            return super().test(model, None, _checkpoint(ckpt_path), verbose, datamodule)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise an error that says how to predict: every client has a model of its own.
+
+        Args:
+            args: not used.
+            kwargs: not used.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "DFLTrainer.predict: every client has a model of its own; load one into a plain network, "
+            "network = trainer.run.model(client, network), and call network(inputs)"
+        )
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """Prepare an evaluation; callbacks that choose models keep their state, whatever a checkpoint restores."""
+        choosing = chosen.that_choose(self.callbacks)  # type: ignore[attr-defined]
+        states = [callback.state_dict() for callback in choosing]
         with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
-            return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+            try:
+                yield
+            finally:
+                for callback, state in zip(choosing, states, strict=True):
+                    callback.load_state_dict(state)
 
     def make_logger(self, folder: Path) -> None:
         """Create the logger of `logger=True` in the run folder, whose name is not known before the run starts."""
@@ -548,67 +422,36 @@ def _no_data(method: str) -> UserError:
     return UserError(f"DFLTrainer.{method} takes clients' data as datamodule=..., one of dfl_lightning.data")
 
 
+def _clients_data(method: str, dataloaders: Any, datamodule: Any) -> FederatedData:
+    """Return the clients' data, given as `datamodule` or, as Lightning allows, as the second argument."""
+    if isinstance(dataloaders, FederatedData):
+        dataloaders, datamodule = None, dataloaders
+    if dataloaders is not None or not isinstance(datamodule, FederatedData):
+        raise _no_data(method)
+    return datamodule
+
+
 def _checkpoint(path: str | Path | None) -> str | Path | None:
     """Replace a run folder by its last checkpoint; return anything else, such as Lightning's `best`, as it is."""
     return str(checkpoint_of(path)) if path is not None and Path(path).is_dir() else path
 
 
-def default_monitors() -> list[families.Monitor]:
-    """Make the monitors of a run that names none: the accuracies of neighbours and friends."""
-    return [families.NeighbourAccuracy(), families.FriendAccuracy()]
+def _check_numbers(engine: str, process_timeout: float, cohorts: int | None, checkpoint_every: int) -> None:
+    if engine not in ENGINES:
+        raise UserError(f"engine={engine}: no such engine{nearest(engine, ENGINES)}; choose {', '.join(ENGINES)}")
+    if not process_timeout > 0:
+        raise UserError(f"trainer.process_timeout={process_timeout}; it is a number of seconds, above 0")
+    if cohorts is not None and cohorts < 1:
+        raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
+    if checkpoint_every < 1:
+        raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
 
 
-def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
-    """Make the default callbacks of the families that a run does not name: `Gossip`, `Uniform`, `default_monitors`.
-
-    Args:
-        given: the callbacks that the run names; their families get no default.
-    """
-    missing: list[Callback] = []
-    for family, defaults in (
-        (families.Selection, [families.Gossip()]),
-        (families.Aggregation, [families.Uniform()]),
-        (families.Monitor, default_monitors()),
-    ):
-        if not any(isinstance(callback, family) for callback in given):
-            missing += defaults
-    return missing
-
-
-def _refuse_doubles(callbacks: list[Callback]) -> None:
-    """Raise if two Outgoing policies or two monitors conflict.
-
-    Their random draws and states are identified by their names, so a name may occur only once.
-
-    Raises:
-        UserError: two have the same name, or two Outgoing policies would write into the same row set.
-    """
-    sets: dict[str, str] = {}
-    for key, family in (("outgoing", families.Outgoing), ("monitors", families.Monitor)):
-        names = [type(callback).__name__ for callback in callbacks if isinstance(callback, family)]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UserError(f"{key} has {twice} twice; keep one")
-    for callback in callbacks:
-        if isinstance(callback, families.Outgoing):
-            name = type(callback).__name__
-            for rows in callback.row_sets:
-                if rows in sets:
-                    raise UserError(f"outgoing {sets[rows]} and {name} both keep a row set '{rows}'; rename one")
-                sets[rows] = name
-
-
-def _precision(precision: str | int) -> str:
-    names = {"32": "32-true", "tf32": "tf32", "64": "64-true", "bf16": "bf16-mixed"}
-    names |= {name: name for name in names.values()}
-    if str(precision) not in names:
-        raise UserError(f"trainer.precision={precision} is not implemented; use 32, tf32, 64-true or bf16-mixed")
-    return names[str(precision)]
-
-
-def _clipping(value: float | None, algorithm: str | None) -> tuple[float | None, float | None]:
-    if value is not None and value <= 0:
-        raise UserError(f"trainer.gradient_clip_val={value}; it must be above 0")
-    if algorithm not in (None, "norm", "value"):
-        raise UserError(f"trainer.gradient_clip_algorithm={algorithm}; it is norm or value")
-    return (None, value) if algorithm == "value" else (value, None)
+def _check_cuda_graphs(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise UserError(
+            f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {device.type}; leave it out"
+        )
+    if not hasattr(torch.cuda, "MemPool"):
+        lacking = f"torch.cuda.MemPool, which torch {torch.__version__} does not have"
+        raise UserError(f"trainer.cuda_graphs=true needs {lacking}; update torch, or leave it out")

@@ -121,7 +121,8 @@ def configuration_page() -> str:
     from dfl_lightning.cli.keys import KEYS
     from dfl_lightning.module import DFLModule
     from dfl_lightning.topology.reading.spec import KEYS as TOPOLOGY_KEYS
-    from dfl_lightning.trainer import NO_MEANING, DFLTrainer
+    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.trainer_options import NO_MEANING
 
     lines = [
         "# Configuration",

@@ -31,7 +31,8 @@ from dfl_lightning.cli.other_names import meant
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.optimizing.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.module import DFLModule
-from dfl_lightning.trainer import DFLTrainer, default_monitors
+from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.trainer_callbacks import default_monitors
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.storage.shipped_files import find
 from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, DoubledKeyError, parse, read_config

@@ -76,10 +76,11 @@ from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.runs.reading import PAGE
 from dfl_lightning.runs.summary import versions
 from dfl_lightning.terminal.explain import explain
+from dfl_lightning.terminal.framing import name_no_page
 from dfl_lightning.terminal.observing import only_warns
 from dfl_lightning.terminal.per_client import per_client_table
-from dfl_lightning.terminal.progress import RoundProgress
-from dfl_lightning.trainer import DFLTrainer, default_monitors
+from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.trainer_callbacks import default_monitors
 from dfl_lightning.utils.code.users_code import exits_refused, where_in_users_code
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -300,9 +301,8 @@ class DFLCLI(LightningCLI):
     def _run(self) -> None:
         about: dict[str, Any] = {"datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
         if self._command == "fit":
-            bar = self.trainer.progress_bar_callback
-            if isinstance(bar, RoundProgress):
-                bar.page_follows = self._report or self._live
+            if self._report or self._live:
+                name_no_page(self.trainer.callbacks)
             self.trainer.fit(self.model, **about, fork=self.config["fork"])
         else:  # not verbose, since our table has all clients' scores in addition to Lightning's means
             evaluate = self.trainer.validate if self._command == "validate" else self.trainer.test

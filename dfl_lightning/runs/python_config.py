@@ -128,6 +128,7 @@ def config_of_objects(trainer: Any, module: Any) -> dict[str, Any]:
     config["monitors"] = [writer.write(each, f"monitors.{type(each).__name__}") for each in monitors]
     for each in callbacks:
         is_automatic = isinstance(each, RoundCheckpoint | ProcessTraffic | ProgressBar) or each is trainer.run_folder
+        is_automatic |= type(each).__module__.startswith("dfl_lightning.terminal.")  # it only prints
         if not is_automatic and not isinstance(each, families.Policy | families.Monitor):
             other_callbacks.append(writer.write(each, f"trainer.callbacks.{type(each).__name__}"))
     config["trainer"]["callbacks"] = other_callbacks or None

@@ -191,7 +191,7 @@ class RunFolder(RunTables, RoundCallback):
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
         self._began = (boundary.round, boundary.closed)
         self.is_open = True
-        for logger in trainer.loggers:
+        for logger in trainer.loggers if trainer.enable_autolog_hparams else ():
             logger.log_hyperparams(_settings(trainer, pl_module))
 
     def _write_code(self, sources: Mapping[str, ModuleSource]) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
-from dfl_lightning.runs.summary import final_table
-from dfl_lightning.terminal.banner import banner
-from dfl_lightning.terminal.observing import only_warns
+from dfl_lightning.terminal.framing import Framing
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time
 
@@ -45,7 +41,7 @@ def fitting(parts: Sequence[str], width: int) -> str:
     return text
 
 
-class RoundProgress(ProgressBar, RoundCallback):
+class RoundProgress(ProgressBar, Framing):
     """Progress over rounds: a bar in a terminal, plain lines elsewhere.
 
     If showing it fails, one warning says why, and the run continues without it. An output stream that cannot be written
@@ -53,18 +49,14 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     Args:
         lines: about this many lines per run, if the output is not a terminal.
-
-    Attributes:
-        page_follows: True if another callback writes and names the run's page, so that the final table does not name
-            the command that makes it.
     """
 
     def __init__(self, lines: int = 10) -> None:
         super().__init__()
-        self.lines, self.page_follows = lines, False
+        self.lines = lines
         self._bar: Progress | None = None
         self._cohorts = ""
-        self._quiet = self._failed = False
+        self._quiet = False
 
     def disable(self) -> None:
         """Print nothing from now on; Lightning calls it in all processes but the first."""
@@ -83,8 +75,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         self._shown = (trainer, pl_module)
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-        for line in banner(trainer, pl_module):
-            print(line, flush=True)
+        self._print_banner(trainer, pl_module)
         console = Console()
         if console.is_terminal:
             columns = (
@@ -119,15 +110,6 @@ class RoundProgress(ProgressBar, RoundCallback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Stop the bar and leave it on the screen."""
         self._end_bar()
-
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Print the final table, the run folder, and the command that makes the run's page."""
-        if trainer.run_folder is not None and trainer.run.summary:
-            with self._guard("the final table", "the run is finished, and its summary.json has the numbers"):
-                print("", *final_table(trainer.run.summary), sep="\n", flush=True)
-            print(f"run: {trainer.run.path}", flush=True)
-            if not self.page_follows:
-                print(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}", flush=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Stop the bar, so that the terminal is as before."""
@@ -187,16 +169,12 @@ class RoundProgress(ProgressBar, RoundCallback):
         with self._guard("the progress of the run", "the run continues, and its metrics.csv has the numbers"):
             show(trainer, module)
 
-    def _guard(self, what: str, remedy: str) -> AbstractContextManager[None]:
-        """Turn errors of the block into one warning, except those of the output stream, which end the command."""
-        return only_warns(what, remedy, self._give_up, but=(OSError,))
-
     def _end_bar(self) -> None:
         with self._guard("the progress bar", "nothing else of the run is affected"):
             self._stop()
 
     def _give_up(self) -> None:
-        self._failed = True
+        super()._give_up()
         with suppress(Exception):  # the bar itself may be what has failed
             self._stop()
         self._bar = None

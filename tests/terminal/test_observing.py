@@ -12,7 +12,7 @@ from dfl_lightning.bench.report.live import LivePage
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.cli.command import run as command
 from dfl_lightning.loop import RunStopped
-from dfl_lightning.terminal import progress
+from dfl_lightning.terminal import framing, progress
 from dfl_lightning.terminal.observing import only_warns
 
 
@@ -43,7 +43,7 @@ def test_failing_page_or_bar_does_not_end_a_run(small_run, monkeypatch, capsys):
     monkeypatch.setattr(live, "write_methods", fail)
     monkeypatch.setattr(live, "write_report", fail)
     monkeypatch.setattr(progress.RoundProgress, "_about", fail)
-    monkeypatch.setattr(progress, "final_table", fail)
+    monkeypatch.setattr(framing, "final_table", fail)
     fit = small_run(2, callbacks=[LivePage()], enable_progress_bar=True).fit()
     assert fit.trainer.run.summary["status"] == "finished"
     assert len(fit.trainer.run.metrics["round"]) == 2
@@ -57,7 +57,7 @@ def test_failing_page_or_bar_does_not_end_a_run(small_run, monkeypatch, capsys):
 
 
 def test_failing_banner_does_not_end_a_run(small_run, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "banner", fail)
+    monkeypatch.setattr(framing, "banner", fail)
     fit = small_run(1, enable_progress_bar=True).fit()
     assert fit.trainer.run.summary["status"] == "finished"
     assert "warning: the progress of the run failed (" in capsys.readouterr().err

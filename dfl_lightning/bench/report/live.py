@@ -16,8 +16,8 @@ from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.reading import PAGE, Run
 from dfl_lightning.runs.run_folder import RunFolder
 from dfl_lightning.runs.summary import summarise
+from dfl_lightning.terminal.framing import name_no_page
 from dfl_lightning.terminal.observing import only_warns
-from dfl_lightning.terminal.progress import RoundProgress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +70,7 @@ class LivePage(RoundCallback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Reset the times; the first page is written after the first round."""
         self.seconds, self._next, self._failed = [], 0.0, False
-        bar = trainer.progress_bar_callback
-        if isinstance(bar, RoundProgress):
-            bar.page_follows = True  # the page exists then, so the last lines need not name the command that makes it
+        name_no_page(trainer.callbacks)  # the page exists when the last lines are printed
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Write the page after a round, if enough time has passed since the last one."""

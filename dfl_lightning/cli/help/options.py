@@ -23,7 +23,8 @@ from dfl_lightning.cli.classes.registry import (
 from dfl_lightning.module import DFLModule
 from dfl_lightning.topology.formats.files import FORMATS
 from dfl_lightning.topology.reading.spec import KEYS as TOPOLOGY_KEYS
-from dfl_lightning.trainer import NO_MEANING, DFLTrainer
+from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.trainer_options import NO_MEANING
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.storage.shipped_files import shipped
 
