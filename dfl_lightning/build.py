@@ -38,6 +38,7 @@ from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.topology.reading.normalise import WrongSize
+from dfl_lightning.trainer_callbacks import check_monitored
 from dfl_lightning.utils.code.constructor_arguments import arguments_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
@@ -249,7 +250,7 @@ def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Object
 
 def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, task: Task, stage: str) -> None:
     if stage == "fit":
-        trainer.check_monitors(data, task)
+        check_monitored(trainer.callbacks, bool(trainer.loggers), data, task)  # type: ignore[attr-defined]
     elif stage == "validate" and not int(data.sizes("val").sum()):
         raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
     elif stage == "test" and not int(data.sizes("test").sum()) and data.global_test is None:

@@ -23,7 +23,7 @@ from dfl_lightning import trainer_options as lightnings
 from dfl_lightning.bank.card import gpu_failures, one_sentence
 from dfl_lightning.callbacks import Policy
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
-from dfl_lightning.data import ClientData, FederatedData
+from dfl_lightning.data import FederatedData
 from dfl_lightning.distributed.connection import connected
 from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
@@ -32,7 +32,6 @@ from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.run.fits import begin_fit, end_fit
 from dfl_lightning.runs.run_folder import RunFolder
-from dfl_lightning.tasks import Task
 from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -206,10 +205,6 @@ class DFLTrainer(Trainer):
     def settle_policies(self) -> tuple[RoundCallback, ...]:
         """Return the policies and monitors that take part; see `trainer_callbacks.settle_policies`."""
         return chosen.settle_policies(self.callbacks)  # type: ignore[attr-defined]
-
-    def check_monitors(self, data: ClientData, task: Task) -> None:
-        """Check Lightning's callbacks against the data and the task; see `trainer_callbacks.check_monitored`."""
-        chosen.check_monitored(self.callbacks, bool(self.loggers), data, task)  # type: ignore[attr-defined]
 
     # --- the run ------------------------------------------------------------------------------------------------
     @contextmanager

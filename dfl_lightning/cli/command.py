@@ -302,7 +302,7 @@ class DFLCLI(LightningCLI):
         about: dict[str, Any] = {"datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
         if self._command == "fit":
             if self._report or self._live:
-                name_no_page(self.trainer.callbacks)
+                name_no_page(self.trainer.callbacks)  # type: ignore[attr-defined]
             self.trainer.fit(self.model, **about, fork=self.config["fork"])
         else:  # not verbose, since our table has all clients' scores in addition to Lightning's means
             evaluate = self.trainer.validate if self._command == "validate" else self.trainer.test

@@ -27,40 +27,36 @@ PAGE = "report.html"
 """Name of the file with a run's page, which not every run has."""
 
 
-class Run(RunTables):
-    """A run, finished or not, whose files are read from its folder when they are first used.
-
-    Args:
-        folder: the run folder.
-
-    Raises:
-        UserError: the folder has no metrics.csv.
+class RunFiles(RunTables):
+    """The files of a run folder: those that `trainer.run` reads after a fit, and `read_run` of any run.
 
     Attributes:
-        path: the folder.
+        path: the folder; None before the run.
+        summary: the content of summary.json; empty while the run lasts, and if it was killed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = Path(folder)
-        self._read: dict[str, dict[str, np.ndarray]] = {}
-        if not (self.path / "metrics.csv").is_file():
-            raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
+    path: Path | None
+    summary: dict[str, Any]
 
-    def __repr__(self) -> str:
-        """Show the folder and the number of rounds."""
-        return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
-
-    # --- tables -------------------------------------------------------------------------------------------------------
     def _table(self, name: str) -> dict[str, np.ndarray]:
-        if name not in self._read:
-            self._read[name] = self._metrics() if name == "metrics" else read_npz(self.path / f"{name}.npz")
-        return self._read[name]
+        return self._metrics() if name == "metrics" else read_npz(self._in_folder(f"{name}.npz"))
+
+    def _in_folder(self, name: str) -> Path:
+        """Return a file of the run folder.
+
+        Raises:
+            UserError: the run has not begun.
+        """
+        if self.path is None:
+            raise UserError("there is no run folder yet; trainer.fit makes one")
+        return self.path / name
 
     def _metrics(self) -> dict[str, np.ndarray]:
-        rows = read_metrics(self.path / "metrics.csv")
+        rows = read_metrics(self._in_folder("metrics.csv"))
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in names or ["round"]}
 
+    # --- tables -------------------------------------------------------------------------------------------------------
     @property
     def link_messages(self) -> dict[str, np.ndarray]:
         """link_messages.npz, by column: `receiver`, `sender`, `models`, `parts`, `bytes`; with `LinkMessages` only."""
@@ -71,24 +67,13 @@ class Run(RunTables):
         """split.npz: the samples of each client, ground-truth clusters, adversaries."""
         return self._table("split")
 
-    @cached_property
+    @property
     def config(self) -> dict[str, Any]:
         """config.yaml; empty if the folder has none."""
-        path = self.path / "config.yaml"
+        path = self._in_folder("config.yaml")
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise damaged(path, reason(error)) from error
-        return content if isinstance(content, dict) else {}
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """summary.json; empty while the run lasts, and if it was killed."""
-        path = self.path / "summary.json"
-        try:
-            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
-            content = json.loads(text, object_pairs_hook=unique_pairs)
-        except (OSError, ValueError) as error:
             raise damaged(path, reason(error)) from error
         return content if isinstance(content, dict) else {}
 
@@ -99,15 +84,15 @@ class Run(RunTables):
         number: int | None = self.summary.get("clients")
         return number if number is not None else len(offsets) - 1 if len(offsets) else None
 
-    @cached_property
+    @property
     def score(self) -> Score:
         """The score with which the task compares models: its name, direction and unit."""
         return Score.read(self.summary) if self.summary else Score.of_columns(self.metrics)
 
-    @cached_property
+    @property
     def commands(self) -> list[str]:
         """The commands as they were typed, the first and every resume; empty for a run that Python code started."""
-        return [row["command"] for row in read_commands(self.path / COMMANDS)]
+        return [row["command"] for row in read_commands(self._in_folder(COMMANDS))]
 
     def frame(self, table: str = "metrics") -> Any:
         """Return a table as a pandas frame; `clients` gets a row for each evaluation and client.
@@ -145,14 +130,72 @@ class Run(RunTables):
         """
         from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state
 
-        state: dict[str, Tensor] = reported_state(checked_content(self.path, [client]), client)
+        folder = self._in_folder("")
+        state: dict[str, Tensor] = reported_state(checked_content(folder, [client]), client)
         if network is None:
             return state
         try:
             network.load_state_dict(state)
         except RuntimeError as error:
-            raise UserError(f"{type(network).__name__} is not the network of {self.path} ({reason(error)})") from error
+            raise UserError(f"{type(network).__name__} is not the network of {folder} ({reason(error)})") from error
         return network
+
+
+class Run(RunFiles):
+    """A run, finished or not, whose files are read from its folder when they are first used.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        UserError: the folder has no metrics.csv.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder)
+        self._read: dict[str, dict[str, np.ndarray]] = {}
+        if not (self.path / "metrics.csv").is_file():
+            raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
+
+    def __repr__(self) -> str:
+        """Show the folder and the number of rounds."""
+        return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
+
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        if name not in self._read:
+            self._read[name] = super()._table(name)
+        return self._read[name]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml; empty if the folder has none."""
+        return super().config
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:  # type: ignore[override]  # `RunFolder` assigns it
+        """summary.json; empty while the run lasts, and if it was killed."""
+        path = self.path / "summary.json"
+        try:
+            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
+            content = json.loads(text, object_pairs_hook=unique_pairs)
+        except (OSError, ValueError) as error:
+            raise damaged(path, reason(error)) from error
+        return content if isinstance(content, dict) else {}
+
+    @cached_property
+    def score(self) -> Score:
+        """The score with which the task compares models: its name, direction and unit."""
+        return super().score
+
+    @cached_property
+    def commands(self) -> list[str]:
+        """The commands as they were typed, the first and every resume; empty for a run that Python code started."""
+        return super().commands
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:

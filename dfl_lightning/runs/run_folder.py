@@ -28,7 +28,7 @@ from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, simi
 from dfl_lightning.runs.columns import undefined_numbers
 from dfl_lightning.runs.links import links_of, substitutes_of
 from dfl_lightning.runs.python_config import config_of_objects
-from dfl_lightning.runs.run_tables import RunTables
+from dfl_lightning.runs.reading import RunFiles
 from dfl_lightning.runs.summary import summarise
 from dfl_lightning.runs.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
 from dfl_lightning.runs.typed import COMMANDS, read_commands, write_commands
@@ -56,8 +56,8 @@ _COUNTS = "rounds in files"
 """Key of a checkpoint for the number of rounds in each file when it was saved."""
 
 
-class RunFolder(RunTables, RoundCallback):
-    """The run folder `runs/<name>/<time>/` of a fit, with its tables also as arrays.
+class RunFolder(RunFiles, RoundCallback):
+    """The run folder `runs/<name>/<time>/` of a fit, with all that `read_run` gives; tables are those in memory.
 
     The folder is locked during the fit, so that no other process writes into it.
 
@@ -95,6 +95,8 @@ class RunFolder(RunTables, RoundCallback):
     def _table(self, name: str) -> dict[str, np.ndarray]:
         if name == "metrics":
             return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in self._columns}
+        if name in ("split", "link_messages"):
+            return super()._table(name)
         return stacked(self._evaluations) if name == "clients" else self._kept[name].before()
 
     @property

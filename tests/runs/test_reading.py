@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from dfl_lightning import UserError, read_run
+from dfl_lightning.callbacks import LinkMessages
 from dfl_lightning.models import MLP
+from dfl_lightning.runs.reading import Run
 
 
 def test_run_read_later_equals_the_run_after_fit(small_run):
@@ -20,6 +22,26 @@ def test_run_read_later_equals_the_run_after_fit(small_run):
     assert found.config["selection"]["class_path"].endswith(".AFIND")
     assert found.commands == []
     assert repr(found) == f"Run({str(run.folder)!r}, 3 rounds)"
+
+
+def test_the_run_after_fit_has_all_that_read_run_gives(small_run):
+    run = small_run(2, [LinkMessages()]).fit()
+    live, found = run.trainer.run, read_run(run.folder)
+    names = {name for name in dir(Run) if not name.startswith("_")} | {"path"}
+    assert names <= set(dir(live))
+    for name in names - {"frame", "model", "score"}:
+        ours, theirs = getattr(live, name), getattr(found, name)
+        if isinstance(theirs, dict) and any(isinstance(value, np.ndarray) for value in theirs.values()):
+            assert list(ours) == list(theirs), name
+            for key in theirs:
+                np.testing.assert_array_equal(ours[key], theirs[key])
+        else:
+            assert ours == theirs, name
+    assert vars(live.score) == vars(found.score)
+    for name, value in found.model(2).items():
+        assert torch.equal(live.model(2)[name], value)
+    with pytest.raises(UserError, match="there is no run folder yet"):
+        _ = small_run(2).trainer.run.config
 
 
 def test_models_load_into_the_plain_network(small_run):

@@ -30,7 +30,8 @@ def __getattr__(name: str) -> Any:
         if name == "__all__":
             return sorted([*_HOMES, *charts.__all__])
         if name in charts.__all__:
-            return getattr(charts, name)
+            given = importlib.import_module("dfl_lightning.bench.report.charts.given")
+            return given.taking_any_runs(getattr(charts, name))
     raise AttributeError(f"module 'dfl_lightning.bench.report' has no attribute '{name}'")
 
 
