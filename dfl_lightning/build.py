@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -15,7 +16,7 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection, Threshold
 from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.data.client_data import target_type
 from dfl_lightning.distributed.communicator import Ranks, owners_of
@@ -35,6 +36,7 @@ from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
 from dfl_lightning.round.run.parts import RunParts
+from dfl_lightning.round.run.per_client import ClientNumbers, client_numbers
 from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.topology.reading.normalise import WrongSize
@@ -66,6 +68,7 @@ class ModuleOptions(Protocol):
     metrics: dict[str, Metric]
     objective: Objective
     keep_optimizer: bool
+    per_client: Any
 
     @property
     def network(self) -> nn.Module:
@@ -94,7 +97,9 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     data, seed = trainer.datamodule.clients, run_seed()
     trainer.datamodule.check_range(dtype_of_rows(trainer))
     topology = _topology(trainer, data, seed)
+    numbers = client_numbers(module.per_client, data.num_clients, topology.labels)
     policies = trainer.settle_policies()
+    topology = _with_neighbours(topology, numbers, trainer)
     task = _task(module.chosen_task, data)
     loss = task.mean_loss() if module.loss is None else module.loss
     _refuse_without_classes(policies, module.objective, task)
@@ -134,11 +139,15 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             scheduled=scheduled,
             clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
             memory=_optimizer_memory(module.keep_optimizer, optimizer, layout, phases, trainer.remarks),
+            rates=None if numbers is None else numbers.rates(float(optimizer.hyperparameters[0]["lr"])),
+            durations=None if numbers is None else numbers.durations(module.duration),
         ),
         policies=policies,
         task=task,
         remarks=trainer.remarks,
+        per_client=None if numbers is None else numbers.identity(),
     )
+    _check_phases(federation, phases)
     federation.start()
     if former is not None and stage == "fit":
         begun = former.federation.horizon
@@ -235,6 +244,41 @@ def _refuse_other_weights(topology: Topology, aggregation: Aggregation | None) -
         f"topology {topology.name} prescribes a mixing matrix, which aggregation {type(aggregation).__name__} "
         "ignores; use --aggregation FromTopology"
     )
+
+
+def _with_neighbours(topology: Topology, numbers: ClientNumbers | None, trainer: DFLTrainer) -> Topology:
+    """Return the topology with each client's number of neighbours from `model.per_client`, if it has one.
+
+    Raises:
+        UserError: the topology has such numbers, too, or the selection does not choose a number of neighbours.
+    """
+    if numbers is None or "k" not in numbers.columns:
+        return topology
+    selection = trainer.policy(Selection)
+    assert selection is not None
+    counts = [vars(selection)[name] for name in selection.neighbour_counts.values() if name in vars(selection)]
+    own = next((count for count in counts if count == "all" or isinstance(count, int)), None)
+    if "threshold" in selection.reads and trainer.policy(Threshold) is not None:
+        own = "all"  # the threshold limits the choice of clients without a number
+    if topology.budgets is not None:
+        raise UserError(f"{numbers.where} and the topology {topology.name} both have numbers of neighbours; keep one")
+    if topology.num_servers or own is None:
+        none = f"selection {type(selection).__name__} has none"
+        why = "clients receive from a server" if topology.num_servers else none
+        raise UserError(f"{numbers.where}: a column with numbers of neighbours changes nothing, as {why}; leave it out")
+    return replace(topology, budgets=numbers.neighbours(own))
+
+
+def _check_phases(federation: Federation, phases: Sequence[Phase]) -> None:
+    """Raise if the objective keeps other numbers or row sets for clients that train longer or shorter than others."""
+    own = federation.own_training(0)
+    for several in () if own is None or own.phases is None else own.phases.values():
+        kept, others = ([(p.objective.numbers, p.objective.row_sets) for p in some] for some in (phases, several))
+        if kept != others:
+            name = type(federation.objective).__name__
+            raise UserError(
+                f"objective {name} has other phases for other lengths of training; leave them out of model.per_client"
+            )
 
 
 def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Objective, task: Task) -> None:

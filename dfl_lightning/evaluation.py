@@ -97,7 +97,9 @@ def evaluated_models(module: RunModule) -> References:
         phases = (*phases, Phase(Plain(), Duration(module.finetune_epochs), layout.all))
     if not phases:
         return references
-    training = Training("finetune", bank.boundary.round, phases, module.hyperparameters)
+    own = module.federation.own_training(bank.boundary.round)
+    own = None if own is None else own.without_durations()
+    training = Training("finetune", bank.boundary.round, phases, module.hyperparameters, own=own)
     result = module.engine.train(references, training)
     if not result.finite.all():
         _evaluate_without_finetuning(module, references.take(torch.nonzero(~result.finite).squeeze(1)))

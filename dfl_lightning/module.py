@@ -78,6 +78,9 @@ class DFLModule(LightningModule):
             evaluation has a new optimizer.
         init_skip: glob patterns of parameters and buffers that are not read from the file of `init`, but start as
             with `common`: `["fc.*"]` for a head that the file has for other classes.
+        per_client: numbers that differ between clients: a CSV file with the column `client` and some of `lr`,
+            `local_epochs`, `local_steps` and `k` (or `budget`: neighbours to choose), or a mapping of these names to a
+            value for each client. An empty cell is the run's own number.
     """
 
     parts: RunParts
@@ -104,6 +107,7 @@ class DFLModule(LightningModule):
         task: Task | None = None,
         keep_optimizer: bool = False,
         init_skip: list[str] | None = None,
+        per_client: dict[str, Any] | str | None = None,
     ) -> None:
         record(self, dict(locals()))
         super().__init__()
@@ -132,7 +136,7 @@ class DFLModule(LightningModule):
             raise UserError(f"model.init_skip is for a file in model.init, which is {init}; leave it out")
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
         object.__setattr__(self, "loss", loss)
-        self.chosen_task = task
+        self.chosen_task, self.per_client = task, per_client
         self.metrics = columns_of(metrics or [])
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence

@@ -119,7 +119,10 @@ class RoundProtocol:
         charge_starts(round)  # a server's model is downloaded
         memory = self.federation.local.memory
         training = Training(
-            "local", round.index, round.phases, round.hyperparameters, memory=memory, cycles=round.cycles
+            *("local", round.index, round.phases, round.hyperparameters),
+            memory=memory,
+            own=round.own_training,
+            cycles=round.cycles,
         )
         result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
@@ -197,6 +200,7 @@ class RoundProtocol:
             candidates=empty,
             phases=federation.phases(index),
             hyperparameters=self.module.hyperparameters,
+            own=federation.own_training(index),
             diverged=torch.zeros(m, dtype=torch.bool),
         )
 

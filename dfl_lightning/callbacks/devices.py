@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.functional import transfer_seconds
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError, reason
@@ -125,13 +126,23 @@ class Devices:
             federation: the run's data, topology, network and policies.
             round: 0-based; the phases of training may differ from round to round.
         """
-        return sum(self._phase_seconds(federation, round), torch.zeros(len(self._samples), dtype=torch.float64))
+        own, common = federation.own_training(round), federation.phases(round)
+        phases = [common if own is None else own.phases_of(client, common) for client in range(len(self._samples))]
+        clients, seconds = torch.arange(len(self._samples)), torch.zeros(len(self._samples), dtype=torch.float64)
+        return self._add_phases(seconds, clients, phases, federation.local.batch_size)
 
-    def _phase_seconds(self, federation: Federation, round: int) -> Iterator[Tensor]:
-        batch_size = federation.local.batch_size
-        for phase in federation.phases(round):
-            each = [phase.duration.samples(size, batch_size) for size in self._samples.tolist()]
-            yield torch.tensor(each, dtype=torch.float64) / self.numbers["speed"]
+    def _add_phases(
+        self, seconds: Tensor, clients: Tensor, phases: Sequence[tuple[Phase, ...]], batch_size: int
+    ) -> Tensor:
+        """Add the seconds of the clients' phases, one after the other, to `seconds`, float64 [m]."""
+        sizes = self._samples[clients].tolist()
+        for place in range(max(map(len, phases), default=0)):
+            each = [
+                some[place].duration.samples(size, batch_size) if place < len(some) else 0
+                for some, size in zip(phases, sizes, strict=True)
+            ]
+            seconds[clients] += torch.tensor(each, dtype=torch.float64) / self.numbers["speed"][clients]
+        return seconds
 
     def message_seconds(self, round: Round) -> Tensor:
         """Compute the seconds that each client spends on its messages in a round, float64 [m].
@@ -155,8 +166,8 @@ class Devices:
             round: the round after its mixing, whose ledger has all messages.
         """
         seconds, trained = self.message_seconds(round), round.jobs.owners
-        for of_phase in self._phase_seconds(round.federation, round.index):
-            seconds[trained] += of_phase[trained]
+        phases = [round.phases_of(client) for client in trained.tolist()]
+        self._add_phases(seconds, trained, phases, round.federation.local.batch_size)
         return float(seconds.max())
 
 

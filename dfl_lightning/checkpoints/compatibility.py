@@ -39,6 +39,7 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
         "rounds": {"number": module.federation.planned_rounds, "readers": sorted(module.federation.horizon.readers)},
         "of_server": module.federation.servers_have_models and module.federation.reported_rows == "models",
         "policies": policies,
+        "per_client": module.federation.per_client,
         "config": _comparable(trainer.config),
     }
 
@@ -67,11 +68,11 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         begun = saved["rounds"]
         module.federation.horizon.continue_from(begun["number"], begun["readers"], str(where))
         required += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
-        required += ["topology"]  # last, since a difference of configs gives a plainer message
+        required += ["per_client", "topology"]  # last, since a difference of configs gives a plainer message
     for key in required:
         if saved.get(key) != here[key]:
             name, theirs, ours = _first_difference(key, saved.get(key), here[key])
-            may_fork = key in ("seed", "data", "policies", "config", "topology")
+            may_fork = key in ("seed", "data", "policies", "config", "topology", "per_client")
             hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
     other = changes(saved["checksums"], here["checksums"])

@@ -188,7 +188,7 @@ class Engine(ABC):
         """
         self.bank.join_device()
         target = torch.zeros_like(self.bank.first_rows["models"])
-        self._train(references, replace(training, gradients=True, memory=None), target, None)
+        self._train(references, replace(training, gradients=True, memory=None, own=None), target, None)
         return target
 
     def evaluate(self, references: References, split: str) -> Evaluation:
@@ -292,13 +292,16 @@ class Engine(ABC):
         finite = torch.ones(count, dtype=torch.bool)
         numbers = {name: losses.clone() for name in training.changed_numbers}
         cohorts = self.by_cohort(references.owners)
+        if training.own is not None:
+            cohorts = training.own.divide(references.owners, cohorts)
         ended = 0
 
         set_mode(self.config.loss, True)
 
         def work(jobs: Tensor) -> Trained:
             with torch.enable_grad():  # An evaluation, where gradients are off, may fine-tune models.
-                return self.train_cohort(references.take(jobs), training, targets, pool)
+                of_jobs = training.of_client(int(references.owners[jobs[0]]))
+                return self.train_cohort(references.take(jobs), of_jobs, targets, pool)
 
         def done(index: int, result: Trained) -> None:
             nonlocal ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from dfl_lightning.engines.draws import Draws
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
+from dfl_lightning.engines.own_training import OwnTraining
 
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""
@@ -31,6 +32,8 @@ class Training:
         memory: names under which the bank keeps the states of optimizers; training reads the states and writes them
             back. None: states begin anew, and are not kept.
         cycles: number of each client's own training, long [m], which names its draws; None: `round` names them.
+        own: numbers that differ between clients, instead of those of `phases` and `hyperparameters`; None: all clients
+            train alike.
     """
 
     purpose: str
@@ -41,6 +44,7 @@ class Training:
     batches: int | None = None
     memory: OptimizerMemory | None = None
     cycles: Tensor | None = None
+    own: OwnTraining | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -51,6 +55,15 @@ class Training:
     def changed_numbers(self) -> tuple[str, ...]:
         """Names of all clients' numbers that change: those of `numbers` and those of optimizers' states."""
         return (*self.numbers, *(() if self.memory is None else self.memory.numbers))
+
+    def of_client(self, client: int) -> Training:
+        """Return the training of a client, and of all those with the same numbers."""
+        if self.own is None:
+            return self
+        phases = self.own.phases_of(client, self.phases)
+        return replace(
+            self, phases=phases, hyperparameters=self.own.hyperparameters_of(client, self.hyperparameters), own=None
+        )
 
     def draws(self, seed: int) -> Draws:
         """Return the named draws of this training for the run's seed."""

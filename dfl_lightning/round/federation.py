@@ -17,6 +17,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
+from dfl_lightning.engines.own_training import OwnTraining
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.joining import JOINED, refuse_joining
 from dfl_lightning.round.run.horizon import Horizon, calling
@@ -111,6 +112,8 @@ class LocalTraining:
         clipped: True if gradients are clipped.
         memory: row sets of the bank that keep the states of the clients' optimizers; None: optimizers begin anew in
             every round.
+        rates: each client's learning rate, before any schedule; None: all have that of the optimizer.
+        durations: each client's length of training; None: all have `duration`.
     """
 
     duration: Duration
@@ -119,6 +122,12 @@ class LocalTraining:
     scheduled: tuple[str, ...]
     clipped: bool
     memory: OptimizerMemory | None = None
+    rates: tuple[float, ...] | None = None
+    durations: tuple[Duration, ...] | None = None
+
+    def duration_of(self, client: int) -> Duration:
+        """Return the length of a client's training in a round."""
+        return self.duration if self.durations is None else self.durations[client]
 
 
 @dataclass
@@ -140,6 +149,7 @@ class Federation:
         policies: the policies that take part, in the order of their calls.
         remarks: sentences for the banner.
         task: the meaning of the network's outputs, and the score that models are judged with.
+        per_client: numbers of each client by name (`model.per_client`), as a resume compares them; or None.
 
     Attributes:
         bank: the clients' models; available from the first round on, not yet in `start`.
@@ -160,6 +170,7 @@ class Federation:
     policies: tuple[Participant, ...] = ()
     remarks: list[str] = field(default_factory=list)
     task: Task = field(default_factory=Classification)
+    per_client: dict[str, list[float | None]] | None = None
     bank: Bank = field(init=False, repr=False)
     engine: Engine = field(init=False, repr=False)
     horizon: Horizon = field(init=False, repr=False)
@@ -301,6 +312,17 @@ class Federation:
     def phases(self, round: int) -> tuple[Phase, ...]:
         """Return the phases of local training in a round, 0-based."""
         return self.objective.phases(self.layout, self.local.duration, round)
+
+    def own_training(self, round: int) -> OwnTraining | None:
+        """Return the numbers of local training that differ between clients in a round; None if there are none."""
+        local = self.local
+        if local.rates is None and local.durations is None:
+            return None
+        base = float(local.optimizer.hyperparameters[0]["lr"])
+        phases = {
+            duration: self.objective.phases(self.layout, duration, round) for duration in set(local.durations or ())
+        }
+        return OwnTraining(local.rates, base, local.durations, phases)
 
     def row_sets(self, objectives: Iterable[LocalRule]) -> dict[str, str]:
         """Collect the declared row sets, with their initial values by name.

@@ -12,11 +12,14 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
+from dfl_lightning.engines.own_training import OwnTraining
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.round.written import Written
+from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.random_streams import stream, stream_seed
+from dfl_lightning.utils.words import nth_round
 
 
 @dataclass
@@ -68,6 +71,8 @@ class RoundFields:
         phases: the phases of each client's local training.
         hyperparameters: for each of the optimizer's groups, the learning rate and other options that a schedule
             changed.
+        own: numbers of local training that differ between clients; None if all train alike. If a hook replaces
+            `phases`, clients train for as long as these say.
         losses: mean local training loss of each client, float64 [m]; NaN for clients that did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
         similarity: similarity of each candidate to its receiver, float64 [len(candidates)]; NaN if unknown.
@@ -108,6 +113,7 @@ class RoundFields:
     candidates: Links
     phases: tuple[Phase, ...]
     hyperparameters: Hyperparameters
+    own: OwnTraining | None = None
     losses: Written[Tensor] = Written("local training")
     diverged: Written[Tensor] = Written("local training")
     similarity: Written[Tensor] = Written("on_compare")
@@ -132,10 +138,12 @@ class RoundFields:
 
     def __post_init__(self) -> None:
         self.ledger, self.joining = Ledger(self.num_nodes), Links.empty(self.num_nodes)
+        self._planned = self.phases
 
     def __repr__(self) -> str:
         """Show the round's index and the fields that have a value so far."""
-        written = ", ".join(name for name in vars(self) if self.has(name) and name not in ("index", "federation"))
+        hidden = ("index", "federation", "_planned")
+        written = ", ".join(name for name in vars(self) if self.has(name) and name not in hidden)
         return f"Round({self.index}: {written})"
 
     def has(self, field: str) -> bool:
@@ -198,8 +206,27 @@ class RoundFields:
 
     @property
     def lr(self) -> float:
-        """The round's learning rate; if the optimizer has several groups, that of the first one."""
+        """The round's learning rate; if the optimizer has several groups, that of the first one.
+
+        Raises:
+            UserError: clients have their own learning rates.
+        """
+        if self.own is not None and self.own.rates is not None:
+            raise UserError(
+                f"{nth_round(self.index)}: a policy or objective computes with one learning rate for all clients; "
+                "leave the column lr out of model.per_client"
+            )
         return float(self.hyperparameters[0]["lr"])
+
+    @property
+    def own_training(self) -> OwnTraining | None:
+        """The numbers that differ between clients in this round's training; lengths only if no hook set `phases`."""
+        return self.own if self.own is None or self.phases is self._planned else self.own.without_durations()
+
+    def phases_of(self, client: int) -> tuple[Phase, ...]:
+        """Return the phases of a client's local training in this round."""
+        own = self.own_training
+        return self.phases if own is None else own.phases_of(client, self.phases)
 
     def generator(self, purpose: str, *words: int) -> torch.Generator:
         """Return a generator for a named draw of this round; see `dfl_lightning.utils.randomness.random_streams`.

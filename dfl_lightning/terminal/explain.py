@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +64,15 @@ def _local_work(module: RunModule, sizes: list[int]) -> str:
     length = " and ".join(map(str, durations))
     if all(duration.steps is None for duration in durations):
         length = str(Duration(sum(duration.epochs for duration in durations)))
+    own = module.federation.own_training(0)
+    if own is not None and own.durations is not None:
+        length = "its own length for each client (model.per_client)"
     steps = samples = 0
-    for size_, duration in itertools.product(sizes, durations):
-        steps += duration.batches(-(-size_ // module.federation.local.batch_size))
-        samples += duration.samples(size_, module.federation.local.batch_size)
+    for client, size_ in enumerate(sizes):
+        phases = module.parts.phases if own is None else own.phases_of(client, module.parts.phases)
+        for phase in phases:
+            steps += phase.duration.batches(-(-size_ // module.federation.local.batch_size))
+            samples += phase.duration.samples(size_, module.federation.local.batch_size)
     return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients"
 
 

@@ -18,13 +18,25 @@ def describe_training(module: RunModule) -> str:
     if durations != [planned]:  # an objective with several phases, or a selection that trains longer at first
         work += f" (round {module.bank.boundary.round}: {' and '.join(map(str, durations)) or 'none'})"
     batches = "full batches" if module.batch_size == "full" else f"batches of {module.batch_size}"
+    local = module.federation.local
+    if local.durations is not None:
+        work = f"{_range([duration.steps or duration.epochs for duration in local.durations])} "
+        work += f"{'epochs' if local.durations[0].steps is None else 'steps'} a round by client"
     optimizer = describe_optimizer(module.parts.optimizer.name, module.parts.optimizer.groups)
+    if local.rates is not None:
+        optimizer += f", lr {_range(local.rates)} by client"
     scheduler = module.parts.schedule.scheduler
     schedule = "" if scheduler is None else f" with {type(scheduler).__name__}"
     parts = [f"objective {type(module.objective).__name__}", optimizer + schedule, f"{work} in {batches}"]
     number = module.finetune_epochs
     parts.append(f"{number} epoch{'s' * (number > 1)} of fine-tuning" if number else "no fine-tuning")
     return " · ".join(parts)
+
+
+def _range(numbers: Sequence[float]) -> str:
+    """Describe the range of clients' numbers."""
+    least, most = min(numbers), max(numbers)
+    return f"{least:g} to {most:g}" if least < most else f"{least:g}"
 
 
 def describe_optimizer(name: str, groups: Sequence[Mapping[str, Any]]) -> str:

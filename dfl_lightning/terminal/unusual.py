@@ -26,7 +26,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     rounds, every, score = trainer.max_epochs, trainer.check_val_every_n_epoch, Score.of(module.federation.task)
     if rounds == 0:
         yield "trainer.max_rounds is 0: there are no rounds, nothing is trained"
-    elif all(phase.duration.is_empty for phase in module.parts.phases):
+    elif module.federation.local.durations is None and all(p.duration.is_empty for p in module.parts.phases):
         yield "model.local_epochs is 0: clients do not train, models are only mixed"
     if rounds is not None and every is not None and 0 < rounds < every and trainer.limit_val_batches:
         yield (

@@ -67,6 +67,10 @@ OTHERS = {
     "afind, activations": ["--config", "afind", "--selection.proxy", "activations"],
     "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
+    "numbers of each client": [
+        *("--config", "gossip", "--model.per_client.lr", f"[{', '.join(['0.1', '0.02', 'null'] * 8)}]"),
+        *("--model.per_client.local_epochs", f"[{', '.join('1203' * 6)}]"),
+    ],
     "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "gradient tracking": ["--config", "gradient_tracking"],

@@ -98,7 +98,7 @@ class FedeRiCoStep(ScoreWeighted):
         """Train a sender's model on the data of each receiver, which occurs once; return which results are finite."""
         references = References.rows("models", visits.senders, visits.receivers)
         round.charge(references)  # costs nothing more: the selection has fetched them already
-        training = Training("local", round.index, round.phases, round.hyperparameters)
+        training = Training("local", round.index, round.phases, round.hyperparameters, own=round.own_training)
         return round.federation.engine.rehearse(references, training, VISITING).finite
 
     def _add_updates(self, round: Round, visits: Links, shares: Tensor, updated: Tensor) -> None:

@@ -66,7 +66,8 @@ class SubstitutionError(Monitor):
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
             memory = round.federation.local.memory  # kept optimizers would continue, too
-            training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory)
+            own = round.own_training
+            training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory, own=own)
             start = round.federation.start_of_training(missing)
             result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():

@@ -50,7 +50,9 @@ def require_change_per_step(federation: Federation, objective: object) -> None:
         )
     if local.clipped:
         raise UserError(f"{name} loses track of clipped gradients; drop trainer.gradient_clip_val")
-    if local.duration.is_empty:
+    if local.rates is not None:
+        raise UserError(f"{name} divides by one learning rate for all clients; leave the column lr out of per_client")
+    if local.duration.is_empty or any(duration.is_empty for duration in local.durations or ()):
         raise UserError(f"{name} needs local steps; set model.local_epochs to 1 or more")
 
 
@@ -58,5 +60,5 @@ def local_steps(federation: Federation) -> Tensor:
     """Count the steps that each client takes in a round on the shared parameters, float64 [m]."""
     local = federation.local
     sizes = federation.data.sizes("train").tolist()
-    steps = [local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]
+    steps = [local.duration_of(client).batches(batches_of(size, local.batch_size)) for client, size in enumerate(sizes)]
     return torch.tensor(steps, dtype=torch.float64)
