@@ -5,6 +5,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-EXAMPLE, SENDING, PREDICTING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE, SENDING, PREDICTING, READING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MARGIN = 0.05
 
 
@@ -200,3 +201,22 @@ def test_the_list_changes_with_the_class(load, monkeypatch):
     monkeypatch.setattr(Round, "shuffle", shuffle, raising=False)
     assert r"| `shuffle(links, *, times=1)` | Something \| new |" in script.with_list(PAGE)
     assert script.with_list(PAGE) != PAGE
+
+
+# --- what it reads of its client's data
+def test_the_selection_by_classes_finds_the_most_similar_ones(small_run):
+    scope: dict = {}
+    exec(compile(READING, "policies.md", "exec"), scope)
+    run = small_run(1, policies=[scope["SimilarClasses"](k=2), callbacks.Uniform()]).fit()
+    graphs = run.trainer.run.graphs
+    data = run.module.federation.data
+    shares = np.array([np.bincount(data.labels[own].numpy(), minlength=10) / len(own) for own in data.train])
+    distances = np.abs(shares[:, None] - shares[None]).sum(2)
+    np.fill_diagonal(distances, np.inf)
+    for receiver in range(6):
+        chosen = graphs["sender"][(graphs["receiver"] == receiver) & graphs["selected"]]
+        assert len(chosen) == 2
+        assert distances[receiver, chosen].max() <= np.sort(distances[receiver])[1]
+    received = run.trainer.run.metrics["bytes_received"][0]
+    width = len(run.module.federation.layout.shared)
+    assert received == 2 * 4 * width + 5 * 40  # two models, and the ten counts of each of five neighbours
