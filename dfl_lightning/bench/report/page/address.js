@@ -4,7 +4,7 @@
 // page lacks is left as it was.
 const address = (() => {
   const WHO = "who", FIRST = "verdict";
-  let who = null, method = null, section = FIRST;
+  let who = null, method = null, section = FIRST, others = () => [];
 
   /** The words of an address for the shown run, round and client. */
   function wordsOf(runs, { at, step, picked, shaded = "cluster" }) {
@@ -48,6 +48,7 @@ const address = (() => {
     waiting = setTimeout(() => {
       const words = new URLSearchParams(who ?? "");
       if (method !== null) words.set("method", method);
+      for (const [name, value] of others()) words.set(name, value);
       history.replaceState(null, "", String(words) ? `#${who ? WHO : section}?${words}` : location.href.split("#")[0]);
     }, 250);
   }
@@ -60,11 +61,20 @@ const address = (() => {
     method = name;
     later();
   }
+  /** Keep further words: of the columns that the reader has picked.
+   *
+   * @param found returns pairs of a name and a value.
+   */
+  function writeOthers(found) {
+    others = found;
+    if (who === null) section = "columns";
+    later();
+  }
   /** A link to a section keeps the method that is singled out. */
   function enter(hash) {
     if (hash.includes("?")) return;
     [who, section] = [null, hash.slice(1) || FIRST];
-    if (method !== null) later();
+    if (method !== null || others().length) later();
   }
-  return { read, write, text, methodIn, writeMethod, enter };
+  return { read, write, text, methodIn, writeMethod, writeOthers, wordsIn, enter };
 })();

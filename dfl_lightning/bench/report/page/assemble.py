@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dfl_lightning.bench.report.attack import attacks, under_attack
 from dfl_lightning.bench.report.charts import links as link_charts
 from dfl_lightning.bench.report.charts.colours import colour_places
-from dfl_lightning.bench.report.charts.theme import DARK, LIGHT, config
+from dfl_lightning.bench.report.charts.theme import DARK, DASHES, DOTTED, LIGHT, config
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page
 from dfl_lightning.bench.report.page.compact import compact
+from dfl_lightning.bench.report.page.data.columns import columns_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -80,6 +81,7 @@ def page(
         "zoom.js",
         "single.js",
         "client.js",
+        "columns.js",
         "shade.js",
         "front.js",
         *(["follow.js"] * (following is not None)),
@@ -112,9 +114,16 @@ def page(
         versions=versions(methods),
         vega=packed_vega(),
         data=packed_json(compact(content)),
+        columns=packed_json(compact(_columns(methods))),
         script="".join(read(name).read_text(encoding="utf-8") for name in scripts),
     )
     return str(html)
+
+
+def _columns(methods: Sequence[Method]) -> dict[str, Any]:
+    """Return the data of the picker of columns, with the dashes of lines."""
+    look = {"number": len(LIGHT["category"]), "dashes": DASHES, "dotted": DOTTED}
+    return {**columns_of_page(methods), "dash": look}
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:

@@ -291,5 +291,5 @@ const client = (() => {
     return { show, knows };
   }
 
-  return { panel, at, writing };
+  return { panel, at, writing, apart };
 })();

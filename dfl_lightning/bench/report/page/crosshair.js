@@ -13,10 +13,11 @@ const crosshair = (() => {
   function fields(spec, rows) {
     const first = rows[0] || {}, { x, y } = spec.layer?.find(isLine)?.encoding ?? {}, at = x?.field;
     const value = VALUES.find((name) => name in first) ?? y?.field;
-    if (!(at in PLACES && value in first && "method" in first && (at === "rank" || "round" in first))) return null;
+    const of = ["method", "client"].find((name) => name in first);
+    if (!(at in PLACES && value in first && of && (at === "rank" || "round" in first))) return null;
     const flat = spec.layer.filter((layer) => layer.encoding?.x?.field === "from").flatMap((layer) => held(spec, layer));
     const percent = y.axis.title.includes(", %");
-    return { at, value, percent, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
+    return { at, of, value, percent, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
   }
   /** The chart without its invisible points, thousands of them, which only tooltips need. */
   const lighter = (spec) => ({ ...spec, layer: spec.layer.filter((layer) => !isInvisible(layer)) });
@@ -25,10 +26,10 @@ const crosshair = (() => {
    *
    * @param element of the chart.
    * @param view of Vega.
-   * @param rows of the chart, with a method each.
+   * @param rows of the chart, with a method or a client each.
    * @param found what `fields` says of it.
    */
-  function attach(element, view, rows, { at, value, percent, title, flat }) {
+  function attach(element, view, rows, { at, of, value, percent, title, flat }) {
     const known = [...rows, ...flat].filter((row) => row[value] !== null);
     const byPlace = known.reduce((map, row) => map.set(row[at], [...(map.get(row[at]) || []), row]), new Map());
     const places = [...byPlace.keys()].sort((a, b) => a - b);
@@ -36,7 +37,7 @@ const crosshair = (() => {
     element.append(rule);
     const box = document.getElementById("tip") || document.body.appendChild(Object.assign(document.createElement("div"), { id: "tip" }));
     const leave = () => (box.hidden = rule.hidden = true);
-    const reached = (cost) => [...known.reduce((map, row) => (row[at] <= cost ? map.set(row.method, row) : map), new Map()).values()];
+    const reached = (cost) => [...known.reduce((map, row) => (row[at] <= cost ? map.set(row[of], row) : map), new Map()).values()];
     leave();
     element.onpointerleave = leave;
     element.onpointermove = (event) => {
@@ -62,7 +63,7 @@ const crosshair = (() => {
     }
     /** The methods at a place: of many those around the one that is singled out, or else around the pointer. */
     function say(place, here, y) {
-      const away = here.map((row) => (row.method === single.now() ? -1 : Math.abs(view.scale("y")(row[value]) - y)));
+      const away = here.map((row) => (row[of] === single.now() ? -1 : Math.abs(view.scale("y")(row[value]) - y)));
       const least = Math.min(...away), nearest = away.indexOf(least);
       const first = Math.max(0, Math.min(nearest - MOST / 2, here.length - MOST)), below = here.length - first - MOST;
       const table = document.createElement("table");
@@ -74,8 +75,8 @@ const crosshair = (() => {
       add(title, place);
       if (first > 0) add(`${first} above`, "");
       here.slice(first, first + MOST).forEach((row, index) => {
-        const line = add(row.method, numbers(row[value], row.sd));
-        line.cells[0].prepend(key(row.method));
+        const line = add(row[of], numbers(row[value], row.sd));
+        line.cells[0].prepend(key(row[of]));
         line.classList.toggle("near", first + index === nearest && least <= NEAR);
       });
       if (below > 0) add(`${below} below`, "");

@@ -74,7 +74,8 @@
     element.replaceChildren();
   }
   front.offer((element) => draw(element, data.charts[element.dataset.chart]));
-  const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => draw(element, data.charts[element.dataset.chart]), erase);
+  const CHOSEN = { columns: drawColumns }; // charts that the reader's choice makes
+  const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => (CHOSEN[element.dataset.chart] ?? draw)(element, data.charts[element.dataset.chart]), erase);
   async function drawAll() {
     drawLinked();
     await (printing ? charts.again() : charts.renew());
@@ -105,14 +106,15 @@
   const numbered = ([name, value]) => (Array.isArray(value) ? value.map((inner, place) => [`${name} ${place}`, inner]) : [[name, value]]);
   const largest = (spec) => rowsOf(spec).map((row) => Object.fromEntries(Object.entries(row).flatMap(numbered)));
   function fold(part) {
-    part.addEventListener("toggle", () => {
-      const slot = part.querySelector(".slot");
-      if (!part.open || slot.childElementCount) return;
-      const rows = largest(data.charts[part.dataset.of]);
-      const names = Object.keys(rows[0] || {});
-      slot.tabIndex = 0;
-      slot.append(table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
-    });
+    part.addEventListener("toggle", () => unfold(part));
+  }
+  function unfold(part) {
+    const slot = part.querySelector(".slot");
+    if (!part.open || slot.childElementCount) return;
+    const rows = largest(data.charts[part.dataset.of]);
+    const names = Object.keys(rows[0] || {});
+    slot.tabIndex = 0;
+    slot.append(table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
   }
   document.querySelectorAll("details.numbers").forEach(fold);
 
@@ -160,6 +162,27 @@
     figure.append(part, menu);
     fold(part);
     menu.querySelectorAll("button").forEach(saves);
+  }
+
+  // --- charts of the reader's choice ---
+  let picker = null; // what the picker of columns needs is unpacked when it comes near the screen
+  const afresh = (name) => (waiting = waiting.then(() => CHOSEN[name](byId(`chart-${name}`))));
+  async function drawColumns(element) {
+    picker ??= unpack("packed-columns").then((text) => columns.offer(expand(JSON.parse(text)), () => afresh("columns"), () => address.writeOthers(columns.words)));
+    await picker;
+    const spec = columns.shown(data.colours[themeName()].category);
+    await drawChosen(element, "columns", spec);
+  }
+  /** Draw a chart that has been made here, and bring its table up to date. */
+  async function drawChosen(element, name, spec) {
+    data.charts[name] = spec ?? { layer: [] };
+    const part = document.querySelector(`details.numbers[data-of="${name}"]`);
+    part.querySelector(".slot").replaceChildren();
+    if (!spec) return erase(element);
+    zoomed.delete(element);
+    element.setAttribute("aria-label", spec.description);
+    await draw(element, spec);
+    unfold(part);
   }
 
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
@@ -523,8 +546,13 @@
   }
   single.whenChanged(address.writeMethod);
   singleOut(location.hash);
+  columns.read(address.wordsIn(location.hash));
   addEventListener("hashchange", () => {
     address.enter(location.hash);
+    if (location.hash.includes("chart.")) {
+      columns.read(address.wordsIn(location.hash));
+      afresh("columns");
+    }
     singleOut(location.hash);
     goTo(location.hash);
     if (history.state?.top !== undefined) scrollTo({ top: history.state.top, behavior: "instant" });
