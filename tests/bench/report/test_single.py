@@ -10,7 +10,7 @@ from dfl_lightning.bench.report.writing import write_report
 
 METHODS, WITHOUT_LABEL = 18, "method 1"
 """More than there is room for labels, and one of those without."""
-CHARTS = ("learning-curves", "clients", "gain-over-local", "front-by-bytes", "accuracy-by-bytes")
+CHARTS = ("learning-curves", "columns", "clients", "gain-over-local", "front-by-bytes", "accuracy-by-bytes")
 
 OPACITIES = """() => Object.fromEntries([...document.querySelectorAll("[data-chart]")].map((chart) => {
   const found = {}, whole = Number(getComputedStyle(chart).opacity);

@@ -194,7 +194,7 @@ const columns = (() => {
     const ends = kept.map((row) => {
       const { aside } = found.find((line) => line.name === row[field]), text = (letters) => (row[field].length > letters ? `${row[field].slice(0, letters - 1)}…` : row[field]);
       const after = aside ? `: ${aside}` : `  ${sayEnd(row.mean, factor)}`;
-      return { [field]: row[field], end_x: row[at], end_y: row.mean, label_x: end, label: `${text(24)}${after}`, brief: text(12) + (aside ? "" : after), value: up(row.mean) };
+      return { [field]: row[field], end_x: row[at], end_y: row.mean, label_x: end, label: `${text(24)}${after}`, brief: text(11) + (aside ? "" : after), value: up(row.mean) };
     });
     client.apart(ends, GAP / inner, 0, 1);
     for (const one of ends) one.label_y = down(one.at);

@@ -168,8 +168,13 @@
   let picker = null; // what the picker of columns needs is unpacked when it comes near the screen
   const afresh = (name) => (waiting = waiting.then(() => CHOSEN[name](byId(`chart-${name}`))));
   async function drawColumns(element) {
+    const isKnown = picker?.isKnown ?? false;
+    element.closest("section").classList.toggle("unseen", !isKnown);
+    if (printing && !isKnown) return;  // paper waits for nothing: what was never near the screen is left out
     picker ??= unpack("packed-columns").then((text) => columns.offer(expand(JSON.parse(text)), () => afresh("columns"), () => address.writeOthers(columns.words)));
     await picker;
+    picker.isKnown = true;
+    element.closest("section").classList.remove("unseen");
     const spec = columns.shown(data.colours[themeName()].category);
     await drawChosen(element, "columns", spec);
   }
