@@ -145,8 +145,9 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
         column: column of metrics.csv.
 
     Returns:
-        Arrays `round` (0-based), `mean`, `sd` (NaN with one seed) and `count` (runs with a value), over an even choice
-        of at most `MOST_POINTS` rounds. The mean is NaN if the value of a run is not finite.
+        Arrays `round` (0-based), `mean`, `sd` (NaN with one seed), `count` (runs with a value) and `runs` (the values
+        of each run, [rounds, runs], NaN where there is none), over an even choice of at most `MOST_POINTS` rounds. The
+        mean is NaN if the value of a run is not finite.
     """
     series = [known_numbers(run, column) for run in method.runs]
     rounds = sorted({int(r) for values in series for r in values})
@@ -158,6 +159,7 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
         "mean": np.array([each.mean for each in spreads]),
         "sd": np.array([each.sd for each in spreads], dtype=np.float64),
         "count": np.array([each.count for each in spreads]),
+        "runs": np.array([[values.get(r, math.nan) for values in series] for r in rounds]).reshape(-1, len(series)),
     }
 
 

@@ -119,6 +119,7 @@ def rows_of(chart):
 def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     from dfl_lightning.bench.report.methods import find_methods
+    from dfl_lightning.bench.report.page.data.seeds import dots
     from dfl_lightning.bench.report.page.sections import figures
     from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences
     from dfl_lightning.bench.report.page.tables import verdict_table
@@ -136,7 +137,8 @@ def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     assert "below training alone (simultaneous 95 % interval −2." in said[1]
     assert re.match(r"B is (0\.99|1\.0)", said[2])
     assert " higher (simultaneous 95 % interval +" in said[2]
-    table = verdict_table(lines(methods), {name: at for at, name in enumerate(["A", "Local", "B"])}, "", "")
+    colours = {name: at for at, name in enumerate(["A", "Local", "B"])}
+    table = verdict_table(lines(methods), colours, "", "", dots(methods))
     assert "test RMSE<small>last round</small>" in table
     text = " ".join([*said, table, *(f"{f.name} {f.title} {f.note} {json.dumps(f.spec)}" for f in figures(methods))])
     for word in ("accuracy", "acc,", "test_acc", "points above", "image"):

@@ -105,6 +105,33 @@ def drawn(runs: Sequence[Run | Method]) -> list[Method]:
     return for_charts(as_methods(runs))
 
 
+def seed_fields(methods: Sequence[Method]) -> list[str]:
+    """Name the fields of rows with the value of a single seed, `seed 0` and so on; empty if all methods have one seed.
+
+    Args:
+        methods: methods of the chart.
+    """
+    if all(len(method.runs) < 2 for method in methods):
+        return []
+    return list(dict.fromkeys(_seed_field(seed) for method in methods for seed in method.seeds))
+
+
+def of_seeds(method: Method, values: Sequence[float | None], fields: Sequence[str]) -> Row:
+    """Return the fields of a row for single seeds; None for seeds that the method lacks.
+
+    Args:
+        method: method of the row.
+        values: a value for each of its runs.
+        fields: what `seed_fields` returns for all methods of the chart.
+    """
+    own = dict(zip(map(_seed_field, method.seeds), values, strict=True))
+    return {name: own.get(name) for name in fields}
+
+
+def _seed_field(seed: Any) -> str:
+    return f"seed {seed}"
+
+
 def score_of(methods: Sequence[Method]) -> Score:
     """Return the score with which methods of one task are compared; the default score without methods."""
     return methods[0].score if methods else Score()

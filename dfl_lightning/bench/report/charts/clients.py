@@ -10,7 +10,18 @@ import numpy as np
 
 from dfl_lightning.bench.report.attack import honest
 from dfl_lightning.bench.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
-from dfl_lightning.bench.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.base import (
+    Row,
+    altair,
+    data,
+    drawn,
+    finished,
+    height_for,
+    judged,
+    of_seeds,
+    score_of,
+    seed_fields,
+)
 from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.bench.report.charts.line_ends import end_labels, ended, said_after, with_rim
 from dfl_lightning.bench.report.comparable import with_bands
@@ -37,7 +48,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     rows: list[Row] = []
     ends: list[Row] = []
     for method in methods:
-        of_method = _by_rank(method, score)
+        of_method = _by_rank(method, score, seed_fields(methods))
         rows += of_method
         ends += [_end(method, row, score) for row in of_method[-1:]]
     if not rows:
@@ -50,7 +61,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(title)).scale(domain=domain)
     with_band = sorted({row["method"] for row in compared if row["sd"] is not None} & set(with_bands(methods)))
     if not with_band:
-        rows = [{name: row[name] for name in ("method", "rank", score.field)} for row in rows]
+        rows = [{name: value for name, value in row.items() if name not in ("sd", "low", "high")} for row in rows]
     base, colour = alt.Chart(data(rows)), method_colour(names)
     shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
     shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2=alt.X2("to:Q"))
@@ -93,7 +104,7 @@ def _row_of_gains(number: int) -> tuple[int, int, int]:
     return (66, 460, 20) if number <= 4 else (54, 460, 20) if number <= 8 else (36, 170, 15)
 
 
-def _by_rank(method: Method, score: Score) -> list[Row]:
+def _by_rank(method: Method, score: Score, seeds: Sequence[str]) -> list[Row]:
     """Return mean and standard deviation over seeds of the best client, the second best, and so on.
 
     The ranks are thinned evenly. The list is empty if no run was evaluated, or if one has no client with test data.
@@ -103,19 +114,27 @@ def _by_rank(method: Method, score: Score) -> list[Row]:
     if not numbers or not min(map(len, numbers)):
         return []
     count = min(map(len, numbers))
-    of_seeds = np.stack([values[:count] for values in numbers]) * score.factor
+    ranked = np.stack([values[:count] for values in numbers]) * score.factor
     rows: list[Row] = []
     for rank in thinned(count):
-        mean = of_seeds[:, rank].mean()
+        mean = ranked[:, rank].mean()
         row: Row = {"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(mean, score)}
         row |= dict.fromkeys(("sd", "low", "high"))
-        if len(of_seeds) > 1:
+        if len(ranked) > 1:
             with np.errstate(invalid="ignore"):  # the deviation of infinite numbers is NaN, without a warning
-                sd = of_seeds[:, rank].std(ddof=1)
+                sd = ranked[:, rank].std(ddof=1)
             band = {"sd": sd, "low": mean - sd, "high": mean + sd}
             row |= {name: rounded_for(value, score) for name, value in band.items()}
+        row |= of_seeds(method, [_of_rank(run, int(rank), score) for run in method.runs], seeds)
         rows.append(row)
     return rows
+
+
+def _of_rank(run: Run, rank: int, score: Score) -> float | None:
+    """Return the score of the client of a rank, 0-based, in the unit of the chart; None if the run has no such rank."""
+    values = last_of_clients(run)
+    order = best_first(of_honest(run, values), score) if len(values) else values
+    return rounded_for(order[rank] * score.factor, score) if rank < len(order) else None
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.bench.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, typical
-from dfl_lightning.bench.report.charts.base import altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.base import (
+    altair,
+    data,
+    drawn,
+    finished,
+    height_for,
+    judged,
+    of_seeds,
+    score_of,
+    seed_fields,
+)
 from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.bench.report.charts.line_ends import end_labels, ended
 from dfl_lightning.bench.report.costs import SIMULATED
@@ -54,7 +64,7 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     alt, methods = altair(), drawn(runs)
     names, rows, flat, ends, score = names_for_colours(methods), [], [], [], score_of(methods)
     for method in methods:
-        curve = _curve(method, column, unit)
+        curve = _curve(method, column, unit, seed_fields(methods))
         if not curve:
             continue
         last = curve[-1]
@@ -120,10 +130,16 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     return finished(alt.layer(*layers), height=height_for(names))
 
 
-def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
+def _curve(method: Method, column: str, unit: float, seeds: Sequence[str]) -> list[dict[str, Any]]:
     """Return rows with the mean cost until a round and the mean score after it, over seeds.
 
     Runs without an evaluation in that round are left out, unless they had finished before; see `held`.
+
+    Args:
+        method: with a run for each seed.
+        column: column of metrics.csv with the cost.
+        unit: factor from the column to the unit of the axis.
+        seeds: fields of the rows with the scores of single seeds.
     """
     score = method.score
     series: list[dict[int, tuple[float, float]]] = []
@@ -146,6 +162,7 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
             "round": from_one(r),
             "cost": float(f"{means[r][0]:.5g}"),
             score.field: rounded_for(means[r][1], score),
+            **of_seeds(method, [rounded_for(points[r][1], score) if r in points else None for points in series], seeds),
         }
         for r in rounds
     ]

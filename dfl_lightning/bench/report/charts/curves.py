@@ -10,7 +10,18 @@ import numpy as np
 import torch
 
 from dfl_lightning.bench.report.charts.axes import cut, per_cent_axis, round_axis, rounded_for, score_bounds, typical
-from dfl_lightning.bench.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.base import (
+    Row,
+    altair,
+    data,
+    drawn,
+    finished,
+    height_for,
+    judged,
+    of_seeds,
+    score_of,
+    seed_fields,
+)
 from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.bench.report.charts.line_ends import end_labels, ended
 from dfl_lightning.bench.report.comparable import with_bands
@@ -35,6 +46,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
     """
     alt, methods = altair(), drawn(runs)
     score = score_of(methods)
+    seeds = seed_fields(methods)
     names, column, unit = names_for_colours(methods), column or score.column, score.factor
     rows: list[Row] = []
     ends: list[Row] = []
@@ -44,9 +56,10 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
 
     for method in methods:
         curve = over_seeds(method, column)
-        for r, mean, sd in zip(curve["round"], curve["mean"] * unit, curve["sd"] * unit, strict=True):
-            mean = rounded_for(mean, score)
-            rows.append({"method": method.name, "round": from_one(r), "mean": mean, "sd": shown(sd)})
+        columns = (curve["round"], curve["mean"] * unit, curve["sd"] * unit, curve["runs"] * unit)
+        for r, mean, sd, each in zip(*columns, strict=True):
+            row = {"method": method.name, "round": from_one(r), "mean": rounded_for(mean, score), "sd": shown(sd)}
+            rows.append({**row, **of_seeds(method, list(map(shown, each)), seeds)})
         if len(curve["round"]):
             last = {"method": method.name, "round": from_one(curve["round"][-1])}
             ends.append({**last, **ended(method, "mean", float(curve["mean"][-1]))})
@@ -79,8 +92,25 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
         x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
     )
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
-    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round", height_for(names), lines=rows)]
+    of_bands = base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
+    thin = [single_seed(of_bands, name, x, domain, colour) for name in seeds if with_band]
+    layers = [line, *thin, spots, *end_labels(ends, names, "mean", domain, "round", height_for(names), lines=rows)]
     return finished(alt.layer(*([band] if with_band else []), *layers), height=height_for(names))
+
+
+def single_seed(base: Any, field: str, x: Any, domain: Sequence[float], colour: Any) -> Any:
+    """Make thin lines of the values of a single seed, a line for each method that has it.
+
+    Args:
+        base: chart with the rows.
+        field: field of the seed's values, see `seed_fields`.
+        x: horizontal axis.
+        domain: both ends of the vertical axis.
+        colour: colours of methods.
+    """
+    y = altair().Y(f"{field}:Q").scale(domain=domain).title("")
+    valid = base.transform_filter(f"isValid(datum['{field}'])")
+    return valid.mark_line(strokeWidth=0.8, opacity=0.5, clip=True).encode(x=x, y=y, color=colour)
 
 
 def client_bands(run: Run | Method, column: str = "") -> Any:

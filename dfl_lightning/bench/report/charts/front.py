@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dfl_lightning.bench.report.charts.axes import per_cent_axis, rounded_for, score_bounds
-from dfl_lightning.bench.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
+from dfl_lightning.bench.report.charts.base import (
+    Row,
+    altair,
+    data,
+    drawn,
+    finished,
+    height_for,
+    judged,
+    of_seeds,
+    score_of,
+    seed_fields,
+)
 from dfl_lightning.bench.report.charts.colours import method_colour
 from dfl_lightning.bench.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.bench.report.costs import COSTS
@@ -37,7 +48,8 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     if kind is None:
         raise UserError(f"there is no cost '{cost}'; costs are: {', '.join(one.name for one in COSTS)}")
     score, names = score_of(methods), names_for_colours(methods)
-    rows = [row for method in methods if (row := _point(method, [kind.of(run) for run in method.runs], score))]
+    seeds = seed_fields(methods)
+    rows = [row for method in methods if (row := _point(method, [kind.of(run) for run in method.runs], score, seeds))]
     if not rows:
         raise UserError(f"no run has recorded its {kind.words} and was evaluated on test data")
     compared = judged(rows, methods)
@@ -73,17 +85,24 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     tips = [alt.Tooltip("method:N"), alt.Tooltip("seeds:Q")]
     tips += [alt.Tooltip(f"{name}:Q", format=score.format) for name in (score.field, "low", "high")]
     tips += [alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("cost", "cost low", "cost high")]
+    small = base.mark_point(shape="stroke", opacity=1, size=70, strokeWidth=1.6, clip=True)
+    of_each = [
+        small.transform_filter(f"isValid(datum['{name}'])").encode(
+            x=alt.X(f"cost of {name}:Q"), y=alt.Y(f"{name}:Q").scale(domain=domain).title(""), color=colour
+        )
+        for name in seeds
+    ]
     spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
     labels = end_labels(
         rows, names, score.field, domain, "cost", height_for(names), lift=11
     )  # the names stand above the bars that leave a point
     return finished(
-        alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), spots, *labels),
+        alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), *of_each, spots, *labels),
         height=height_for(names),
     )
 
 
-def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
+def _point(method: Method, costs: Sequence[float], score: Score, seeds: Sequence[str]) -> Row | None:
     """Return a method's mean score and cost over seeds with their intervals; None if a run has not recorded one."""
     values = [last_score(run) * score.factor for run in method.runs]
     if not all(map(math.isfinite, [*values, *costs])):
@@ -98,6 +117,11 @@ def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
         "cost high": float(f"{most:.5g}"),
         **{name: rounded_for(value, score) for name, value in shown.items()},
         "seeds": len(values),
+        **of_seeds(method, [rounded_for(value, score) for value in values], seeds),
+        **{
+            f"cost of {name}": value
+            for name, value in of_seeds(method, [float(f"{c:.5g}") for c in costs], seeds).items()
+        },
         "after": said_after(method, score.number(mean / score.factor)),
     }
 

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.bench.report.charts.axes import cut, finite, per_cent_axis, round_axis, whole_ticks
-from dfl_lightning.bench.report.charts.base import TILES, Row, altair, data, drawn, finished, judged
+from dfl_lightning.bench.report.charts.base import (
+    TILES,
+    Row,
+    altair,
+    data,
+    drawn,
+    finished,
+    judged,
+    of_seeds,
+    seed_fields,
+)
 from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.bench.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.bench.report.methods import Method, names_for_colours
@@ -47,15 +57,18 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         UserError: no run has numbers in the column.
     """
     alt, methods = altair(), drawn(runs)
-    names = names_for_colours(methods)
+    names, seeds, factor = names_for_colours(methods), seed_fields(methods), 100 if share else 1
     rows: list[Row] = []
     ends: list[Row] = []
     for method in methods:
         curve = over_seeds(method, column)
-        values = curve["mean"] * (100 if share else 1)
+        values = curve["mean"] * factor
         of_method = [
-            {"method": method.name, "round": from_one(r), "value": float(f"{v:.5g}")}
-            for r, v in zip(curve["round"], values, strict=True)
+            {
+                **{"method": method.name, "round": from_one(r), "value": float(f"{v:.5g}")},
+                **of_seeds(method, [float(f"{one * factor:.5g}") for one in each], seeds),
+            }
+            for r, v, each in zip(curve["round"], values, curve["runs"], strict=True)
         ]
         rows += of_method
         if of_method:

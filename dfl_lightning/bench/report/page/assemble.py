@@ -16,6 +16,7 @@ from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page
 from dfl_lightning.bench.report.page.compact import compact
 from dfl_lightning.bench.report.page.data.columns import columns_of_page
+from dfl_lightning.bench.report.page.data.seeds import about_lead, dots, seeds_table
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -199,7 +200,9 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         where = heading(of_task, methods)
         words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
         is_led = leads and task == led
-        table = verdict_table(lines(of_task), colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
+        rows = lines(of_task)
+        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {where}, {task + 1}", dots(of_task))
+        by_seed = seeds_table([line.method for line in rows])
         parts.append(
             {
                 "where": where,
@@ -207,6 +210,10 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
                 "words": "" if is_led and words == brief else words,
                 "words_first": not is_led,
                 "metrics": about_metrics(of_task),
+                "lead": about_lead(of_task),
+                "seeds": ""
+                if by_seed is None
+                else fill("seeds.html", table=by_seed, where="", label=f"{where}, {task + 1}"),
             }
         )
     several = any(len(method.runs) > 1 for method in methods)

@@ -212,13 +212,14 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
     without = f" Without {and_(aside)}." if aside else ""
     band = _on_bands(methods) if several else ""
     over = f", mean over seeds. {band}" if several else "."
+    thin = " Thin lines are single seeds." if several else ""
     sizes, losers = about_test_samples(methods), about_losers(methods)
     ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
     collected.add(
         "learning",
         f"learning-curves{tail}",
         f"Test {label} over rounds{where}",
-        f"Mean over {who}{' and seeds' if several else ''}.{ended} {band}".strip(),
+        f"Mean over {who}{' and seeds' if several else ''}.{ended} {band}{thin}".strip(),
         "wide",
         lambda: charts.learning_curves(methods),
     )
@@ -242,8 +243,8 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
     )
     for cost in COSTS if len(methods) > 1 else ():  # a single point does not make a front
         bars = (
-            " Bars are 95 % intervals over seeds (Student's t); an arrow at an end says that the interval goes beyond "
-            "what the score can be."
+            " Strokes are single seeds, bars 95 % intervals over seeds (Student's t); an arrow at an end says that the "
+            "interval goes beyond what the score can be."
             if several
             else ""
         )

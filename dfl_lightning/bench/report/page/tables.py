@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,9 @@ _NOT_FINITE = Content(words="not finite")
 """Content of a cell if a client with data has a value that is NaN or infinite."""
 
 
-def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> Markup:
+def verdict_table(
+    lines: Sequence[Line], colours: dict[str, int], caption: str, label: str, dots: Mapping[str, Sequence[float]]
+) -> Markup:
     """Write the table of methods from best to worst, with their scores and costs.
 
     Args:
@@ -73,6 +75,7 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
         colours: number of each method's colour.
         caption: caption above the table.
         label: name of the table for screen readers.
+        dots: where the dot of each seed stands, by the full name of the method.
     """
     aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
     return fill(
@@ -80,7 +83,12 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
         score=lines[0].method.score,
         caption=caption,
         label=label,
-        rows=[_verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside) for line in lines],
+        has_dots=any(len(places) > 1 for places in dots.values()),
+        rows=[
+            _verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside)
+            | {"dots": dots[line.method.full_name]}
+            for line in lines
+        ],
     )
 
 

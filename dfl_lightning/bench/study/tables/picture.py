@@ -78,7 +78,9 @@ def drawn_columns(table: Table) -> list[str]:
 def signs(table: Table) -> str:
     """Explain the marks of the panels in a sentence."""
     several = any(place.sd is not None for place in table.places.values())
-    said = "Dots: mean over seeds, with its 95 % t-interval" if several else "Dots: measured"
+    said = (
+        "Dots: mean over seeds, with its 95 % t-interval, and small ones for the seeds" if several else "Dots: measured"
+    )
     if len(table.rows) > 1:
         said += "; the large ones are the best of their columns"
     if any(rival.sign == "≈" for rival in table.rivals.values()):
@@ -122,6 +124,12 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
         colour = method_colour(names, "row")
         layers += [
             known.mark_rule(strokeWidth=2.5, opacity=0.55).encode(x="low:Q", x2="high:Q", y=y, color=colour),
+            *(
+                known.transform_filter(f"isValid(datum['{seed}'])")
+                .mark_point(filled=True, opacity=0.45, size=18)
+                .encode(x=alt.X(f"{seed}:Q"), y=y, color=colour)
+                for seed in dict.fromkeys(name for row in rows for name in row if name.startswith("seed "))
+            ),
             known.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=colour, size=size, tooltip=tips),
             at_right.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
         ]
@@ -156,6 +164,8 @@ def _row(table: Table, row: str, column: str) -> dict[str, Any]:
         around = "" if place.sd is None else f" ± {text(place.sd)}"
         found |= {"measured": place.mean, "low": low, "high": high, "mean ± sd": f"{text(place.mean)}{around}"}
         found |= {"best": table.is_best(row, column), "seeds": ", ".join(map(str, place.values))}
+        if len(place.values) > 1:
+            found |= {f"seed {seed}": value for seed, value in place.values.items()}
         seeds = place.seeds_in_words(len(table.plan.seeds)) if place.asked else ""
         found["sign"] = " ".join(word for word in ("" if rival is None else rival.sign, seeds) if word)
     if place.published is not None:
