@@ -141,20 +141,30 @@ def nodes(run: Run) -> list[dict[str, Any]]:
 
 
 def _nodes(run: Run) -> list[dict[str, Any]]:
+    xy = positions(run, *number_of_nodes(run))
+    return [
+        {"id": node["id"], "x": round(x, 4), "y": round(y, 4), **node}
+        for node, (x, y) in zip(clients_only(run), xy, strict=True)
+    ]
+
+
+def clients_only(run: Run) -> list[dict[str, Any]]:
+    """Return the nodes of a run's graph without positions, which take time; see `nodes`.
+
+    Args:
+        run: finished or not.
+    """
     m, n = number_of_nodes(run)
     clusters = run.split.get("clusters", np.array([]))
     labels = run.split.get("adversaries", np.array([]))
     labels = labels if len(labels) == m else np.zeros(m, dtype=bool)
     messages = np.isin(np.arange(m), run.summary.get("adversaries", []))
     has_clusters = len(clusters) == m
-    xy = positions(run, m, n)
     order = np.argsort(clusters, kind="stable") if has_clusters else np.arange(m)
     rank = {int(client): row for row, client in enumerate(order)}
     return [
         {
             "id": i,
-            "x": round(xy[i][0], 4),
-            "y": round(xy[i][1], 4),
             "cluster": int(clusters[i]) if has_clusters and i < m else -1,
             "server": i >= m,
             "falsified": " and ".join(

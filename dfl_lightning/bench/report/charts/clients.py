@@ -35,6 +35,10 @@ _MOST_STRETCHED = 1200
 """Largest height in pixels to which the chart of clients is stretched, to be as high as that of gains next to it."""
 
 
+_NAMED = 6
+"""Largest number of clients that the tooltip of a dot names."""
+
+
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     """Draw the clients' scores at the last evaluation from best to worst, a step for each client.
 
@@ -125,16 +129,24 @@ def _by_rank(method: Method, score: Score, seeds: Sequence[str]) -> list[Row]:
                 sd = ranked[:, rank].std(ddof=1)
             band = {"sd": sd, "low": mean - sd, "high": mean + sd}
             row |= {name: rounded_for(value, score) for name, value in band.items()}
-        row |= of_seeds(method, [_of_rank(run, int(rank), score) for run in method.runs], seeds)
+        of_rank = [_of_rank(run, int(rank), score) for run in method.runs]
+        row |= of_seeds(method, [None if found is None else found[1] for found in of_rank], seeds)
+        who = of_seeds(method, [None if found is None else found[0] for found in of_rank], seeds)
+        row |= {f"client of {name}": client for name, client in who.items()} or {"client": of_rank[0][0]}
         rows.append(row)
     return rows
 
 
-def _of_rank(run: Run, rank: int, score: Score) -> float | None:
-    """Return the score of the client of a rank, 0-based, in the unit of the chart; None if the run has no such rank."""
+def _of_rank(run: Run, rank: int, score: Score) -> tuple[int, float] | None:
+    """Return the client of a rank, 0-based, and its score in the unit of the chart; None if there is no such rank."""
     values = last_of_clients(run)
-    order = best_first(of_honest(run, values), score) if len(values) else values
-    return rounded_for(order[rank] * score.factor, score) if rank < len(order) else None
+    if not len(values):
+        return None
+    clients = np.flatnonzero(honest(run, len(values)) & ~np.isnan(values))
+    order = clients[np.argsort(-score.merit(1.0) * values[clients], kind="stable")]
+    if rank >= len(order):
+        return None
+    return int(order[rank]), rounded_for(values[order[rank]] * score.factor, score)
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
@@ -160,12 +172,14 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     shown = list(dict.fromkeys(row["method"] for row in rows))
     score = score_of(methods)
     base = alt.Chart(data(_piles(rows, _step(rows, score))))
+    seeds = seed_fields([m for m in methods if m.name in shown])
     y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12)
     x = alt.X("gain:Q").axis(title=_over_alone(score), grid=True, tickCount=7)
     tips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("gain:Q", format=f"+{score.format}"),
-        alt.Tooltip("number:Q", title="clients"),
+        alt.Tooltip("number:Q", title="number"),
+        alt.Tooltip("clients:N"),
     ]
     _, area, above = _row_of_gains(len(shown))
     size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, area]).legend(None)
@@ -179,17 +193,29 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         lose = sum(gain < 0 for gain in of_method)
         worse = f", {lose} of {len(of_method)} lose"
         gain = score.signed(float(np.mean(of_method)) / score.factor)
-        means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"})
+        row: Row = {"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"}
+        for field in seeds:
+            of_seed = [row["gain"] for row in rows if row["method"] == name and f"seed {row['seed']}" == field]
+            row[field] = rounded_for(float(np.mean(of_seed)), score) if of_seed else None
+        means.append(row)
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=2 * math.sqrt(area / math.pi)).encode(x=x, y=y)
     texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-above)
-    return finished(alt.layer(zero, dots, ticks, *texts), height=_gain_height(len(shown)))
+    of_each = [
+        mean.transform_filter(f"isValid(datum['{field}'])")
+        .mark_tick(style="zero", thickness=1.2, size=0.6 * math.sqrt(area))
+        .encode(x=alt.X(f"{field}:Q"), y=y)
+        for field in seeds
+    ]
+    chart = alt.layer(zero, dots, ticks, *of_each, *texts).properties(usermeta={"rows": rows})
+    return finished(chart, height=_gain_height(len(shown)))
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
-    """Return a row for each honest client of each pair of runs: `method`, `seed`, `client`, `gain`.
+    """Return a row for each honest client of each pair of runs: `method`, `seed`, `client`, `gain`, `test samples`.
 
-    A gain is in points where the score is a share, and positive where the client is better off.
+    The last is None if the run's split file does not say it. A gain is in points where the score is a share, and
+    positive where the client is better off.
 
     Args:
         methods: methods to compare with it.
@@ -206,12 +232,13 @@ def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
             score = run.score
             with np.errstate(invalid="ignore"):  # the difference of two infinite scores is NaN, without a warning
                 differences = score.merit(1.0) * (ours - theirs) * score.factor
+            tested = np.diff(run.split.get("test_offsets", np.array([], dtype=np.int64))).tolist()
             compared = honest(run, len(ours)) & honest(partner, len(ours))
             for client, gain in enumerate(differences):
                 if compared[client] and math.isfinite(gain):
                     shown = rounded_for(gain, score)
                     entry = {"method": method.name, "seed": seed_of(run), "client": client, "gain": shown}
-                    rows.append(entry)
+                    rows.append({**entry, "test samples": tested[client] if client < len(tested) else None})
     return rows
 
 
@@ -232,6 +259,17 @@ def _over_alone(score: Score) -> str:
     return f"{score.label} {'above' if score.higher_is_better else 'below'} that of training alone"
 
 
+def _named(group: Sequence[dict[str, Any]]) -> str:
+    """Name the clients of a dot, with their seeds and numbers of test samples; a long list counts the others."""
+    words = []
+    for row in group[:_NAMED]:
+        seed = "" if row["seed"] is None else f", seed {row['seed']}"
+        samples = "" if row["test samples"] is None else f" ({row['test samples']} test samples)"
+        words.append(f"client {row['client']}{seed}{samples}")
+    more = [f"{len(group) - _NAMED} more"] if len(group) > _NAMED else []
+    return "; ".join([*words, *more])
+
+
 def _step(rows: Sequence[dict[str, Any]], score: Score) -> float:
     """Return the width within which gains are drawn as one dot: one point, or a 60th of their range."""
     gains = [row["gain"] for row in rows]
@@ -242,7 +280,8 @@ def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
     """Group the clients of a method whose gains are equal when rounded to the step.
 
     Returns:
-        A row for each group: its mean `gain`, the `number` of clients, and `who`, the seed and id of each client.
+        A row for each group: its mean `gain`, the `number` of clients, `who`, the seed and id of each client, and
+        `clients`, the same in words.
     """
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -253,6 +292,7 @@ def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
             "gain": float(f"{math.fsum(row['gain'] for row in group) / len(group):.6g}"),
             "number": len(group),
             "who": " ".join(f"{'' if row['seed'] is None else row['seed']}:{row['client']}" for row in group),
+            "clients": _named(group),
         }
         for (method, _), group in groups.items()
     ]

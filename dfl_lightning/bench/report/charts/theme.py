@@ -24,6 +24,8 @@ LIGHT = {
     "substitute": "#7a3fa8",
     "stands_in": "#7a3fa8",
     "absent": "#c9d0d9",
+    "same": "#0b3380",
+    "other": "#a04200",
 }
 DARK = {
     "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418", "#878787"],
@@ -40,6 +42,8 @@ DARK = {
     "substitute": "#cfa2f5",
     "stands_in": "#cfa2f5",
     "absent": "#434c5a",
+    "same": "#a9cbff",
+    "other": "#ffb877",
 }
 
 DASHES: list[list[float]] = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
@@ -94,5 +98,8 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
             "dotted": {"color": theme["soft"], "strokeDash": [2, 2]},
             "wash": {"color": theme["soft"], "opacity": 0.12},
             "absent": {"color": theme["absent"]},
+            "same": {"color": theme["same"], "fill": theme["same"]},
+            "other": {"color": theme["other"], "fill": theme["other"]},
+            "gone": {"color": soft, "fill": soft, "opacity": 0.55},
         },
     }

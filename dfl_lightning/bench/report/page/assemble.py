@@ -20,10 +20,10 @@ from dfl_lightning.bench.report.page.data.seeds import about_lead, dots, seeds_t
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
-from dfl_lightning.bench.report.page.rounds import run_entry
+from dfl_lightning.bench.report.page.rounds import light_entry, run_entry
 from dfl_lightning.bench.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.bench.report.page.sections import GROUPS, Figure, Group, described, figures, heading
-from dfl_lightning.bench.report.page.sentences.limits import detailed, left_out, with_graphs
+from dfl_lightning.bench.report.page.sentences.limits import detailed, every_run, left_out, with_graphs
 from dfl_lightning.bench.report.page.sentences.said import qualified
 from dfl_lightning.bench.report.page.sentences.undefined import about_metrics
 from dfl_lightning.bench.report.page.sentences.verdict import and_, lines, not_compared
@@ -60,13 +60,16 @@ def page(
     all_figures = list(figures(methods) if drawn is None else drawn)
     colours = {name: number for number, name in enumerate(colour_places(names_for_colours(methods)))}
     linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
+    graphs = {run.path for _, run, _ in linked}
+    light = [(m, run, light_entry(m, run)) for m, run in every_run(methods) if run.path not in graphs]
+    chosen = [*linked, *light]
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
         "colours": {"light": LIGHT, "dark": DARK},
         "look": link_charts.look(),
-        "clients": clients_on_page(methods, [(run, entry) for _, run, entry in linked]),
-        "runs": [entry for *_, entry in linked],
+        "clients": clients_on_page(methods, [(run, entry) for _, run, entry in chosen]),
+        "runs": [entry for *_, entry in chosen],
         "first": _first([(m, entry) for m, _, entry in linked]),
         "configs": configs(methods),
     }
@@ -109,6 +112,7 @@ def page(
         is_shortened=len(detailed(methods)) < len(methods),
         cost_heading=f"{label[:1].upper()}{label[1:]} and cost",
         has_links=bool(linked),
+        has_clients=bool(chosen),
         settings=settings_section(methods),
         command=command,
         commands=commands_table(methods),

@@ -143,6 +143,38 @@ const client = (() => {
     return `${edges ? "" : `${held.length} of ${own.length} ${of === "class" ? "classes" : "labels"}. `}Most: ${most.join(", ")}${of === "label" ? "" : ` of ${all} samples`}.`;
   }
 
+  /** Whom it chose, round by round: bars of its own cluster and of others, and below them those that it no longer chose. */
+  function choicesOf(found, height = 150) {
+    const { here, id } = found, { rounds, known } = here.choices, [same, other, gone, absent] = ["same", "other", "gone", "absent"].map((name) => here.choices[name][id]);
+    const values = rounds.map((round, at) => ({ round, at, [known ? "own cluster" : "chosen"]: same[at], ...(known ? { "other clusters": other[at] } : {}), "no longer chosen": gone[at], "dropped out": absent[at] ? "yes" : "no" }));
+    const most = Math.max(1, ...rounds.map((_, at) => same[at] + other[at])), least = -Math.max(0, ...gone);
+    const every = Math.max(1, Math.ceil(rounds.length / 8)), ticks = rounds.map((_, at) => at).filter((at) => at % every === 0 || (at === rounds.length - 1 && at % every > every / 2));
+    const x = (by) => ({ field: by, type: "quantitative", scale: { nice: false, domain: [-0.5, rounds.length - 0.5] }, axis: { title: "round", values: ticks, labelExpr: `[${rounds.join(",")}][datum.value]`, grid: false } });
+    const y = (by) => ({ field: by, type: "quantitative", scale: { domain: [least, most], nice: false }, axis: { title: "senders", titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickMinStep: 1, tickCount: 4, labelExpr: "abs(datum.value)" } });
+    const tooltip = Object.keys(values[0]).filter((name) => name !== "at").map((field) => ({ field, type: field === "dropped out" ? "nominal" : "quantitative" }));
+    const edge = [{ calculate: "datum.at - 0.42", as: "left" }, { calculate: "datum.at + 0.42", as: "right" }];
+    const bar = (style, from, to, needed) => ({ data: { values }, transform: [...edge, { calculate: from, as: "low" }, { calculate: to, as: "high" }, { filter: needed }], mark: { type: "rect", style }, encoding: { x: x("left"), x2: { field: "right" }, y: y("low"), y2: { field: "high" }, tooltip } });
+    const own = `datum['${known ? "own cluster" : "chosen"}']`, others = known ? "datum['other clusters']" : "0", left = "datum['no longer chosen']";
+    const layer = [
+      bar("wash", `${least}`, `${most}`, "datum['dropped out'] === 'yes'"),
+      bar("same", "0", own, `${own} > 0`), ...(known ? [bar("other", own, `${own} + ${others}`, `${others} > 0`)] : []),
+      bar("gone", `-${left}`, "0", `${left} > 0`),
+    ];
+    return { height, autosize: { type: "fit", contains: "padding" }, layer };
+  }
+  /** The same in words: since when it chose its own cluster only, and in which share of all choices. */
+  function saidOfChoices(found) {
+    const { rounds, known, ...counts } = found.here.choices, same = counts.same[found.id], other = counts.other[found.id];
+    const sum = (values) => values.reduce((all, one) => all + one, 0), all = sum(same) + sum(other);
+    const dropped = sum(counts.absent[found.id]), out = dropped ? ` It dropped out of ${dropped} of ${rounds.length} recorded rounds.` : "";
+    if (!all) return `It chose no other client.${out}`;
+    if (!known) return `It chose ${Number((all / rounds.length).toPrecision(3))} senders a round, and gave up ${sum(counts.gone[found.id])} from one recorded round to the next.${out}`;
+    const last = other.findLastIndex((count) => count > 0), first = last < 0 ? 0 : last + 1;
+    const share = `${percent(sum(same) / all)} of its choices were of its own cluster`;
+    if (same.slice(first).some((count) => count > 0)) return `${first ? `From round ${rounds[first]} on` : "In all rounds"} it chose its own cluster only; ${share}.${out}`;
+    return `It chose other clusters until the last recorded round; ${share}.${out}`;
+  }
+
   /** The client in a sentence. */
   function said(found, score) {
     const { own, cluster, here, alone } = found;
@@ -284,6 +316,12 @@ const client = (() => {
         add("one-client", title, `At the end: ${drawn.ends.join(", ")}.`, drawn.spec);
       }
       first.append(...left);
+      if (found.here.choices) {
+        const said = saidOfChoices(found), legend = made("p", { className: "note swatches" });
+        const kinds = found.here.choices.known ? [["same", "own cluster"], ["other", "other clusters"]] : [["same", "chosen"]];
+        for (const [kind, words] of [...kinds, ["gone", "no longer chosen"], ...(found.here.choices.absent[id].some(Boolean) ? [["wash", "dropped out"]] : [])]) legend.append(made("i", { className: kind }), `${words} `);
+        add("one-clients-choices", `Client ${id}: whom it chose, round by round`, said, choicesOf(found), note(said), legend);
+      }
       const samples = samplesOf(found, clients.names);
       if (samples) add("one-clients-samples", `Client ${id}: training samples by ${found.counted.of}`, saidOfSamples(found), samples, note("Bars: this client; lines: mean of all clients."));
       byId("one-content").replaceChildren(...content, first, made("div", { className: "half tables" }, ...right));

@@ -17,14 +17,17 @@ from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method, names_for_colours, seed_of
 from dfl_lightning.bench.report.network import number_of_nodes
 from dfl_lightning.bench.report.over_seeds import from_one, last_of_clients, pairing_of, thinned
+from dfl_lightning.bench.report.page.data.choices import choices
+from dfl_lightning.bench.report.page.sentences.limits import MOST_CLIENTS
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 
-MOST_CLIENTS = 1000
-"""Largest number of clients of a run whose clients can be shown one by one."""
-
 _MOST_POINTS, _NUMBERS = 50, 20_000
 """Largest number of points of a client's curve, and of all curves of a run."""
+
+_NUMBERS_OF_OTHERS, _FEW_RUNS = 250_000, 36
+"""Largest number of points of all curves of the runs without graphs, and the number of these runs up to which the page
+has the links of their clients."""
 
 _MOST_SENDERS, _SENDERS = 12, 2_400
 """Largest number of senders that are listed for a client, and for all clients of a run; at least three for each."""
@@ -41,17 +44,18 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
 
     Args:
         methods: methods of the page.
-        shown: runs that can be chosen on the page. Only these, and runs in which the same clients train alone, get
-            curves.
+        shown: runs whose graphs are on the page. The curves of other runs have fewer points if there are many.
 
     Returns:
         A dict for each run with `path` (which the caller removes), `method`, `name`, `seed`, `task`, `data` (a number
-        that is equal for runs with the same clients), `local`, and `last`, the last score of each client. Runs with
-        curves also have `rounds`, `unit` and `curves`; runs in `shown` also have `samples`, `counted`, `about`, and the
-        result of `links`.
+        that is equal for runs with the same clients), `local`, `last`, the last score of each client, `rounds`, `unit`
+        and `curves`, `samples`, `counted` and `about`. Runs in `shown`, and others if they are few, also have the
+        result of `links` and, as `choices`, that of the function of this name.
     """
     numbers: dict[tuple[Any, ...], int] = {}
-    partners = {pairing_of(run) for run in shown}
+    others = [run for method in methods for run in method.runs if run not in shown]
+    clients_of_others = sum(len(last_of_clients(run)) for run in others)
+    most = _NUMBERS_OF_OTHERS // max(1, clients_of_others)
     entries = []
     for method in _in_order(methods):
         for run in method.runs:
@@ -69,10 +73,10 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
                 "local": method.is_local,
                 "last": [_number(value * run.score.factor) for value in last],
             }
-            if run in shown or (method.is_local and clients in partners):
-                entry |= curves(run)
-            if run in shown:
-                entry |= {"samples": samples(run), "counted": counted(run), "about": about(run), **links(run)}
+            entry |= curves(run, _MOST_POINTS if run in shown else most)
+            entry |= {"samples": samples(run), "counted": counted(run), "about": about(run)}
+            if run in shown or len(others) <= _FEW_RUNS:
+                entry |= {**links(run), "choices": choices(run)}
             entries.append(entry)
     return entries
 
@@ -82,10 +86,10 @@ def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[
 
     Args:
         methods: methods of the page.
-        linked: runs that can be chosen on the page, with their entries. If the clients of a run are known, its entry
-            gets a number `clients`.
+        linked: runs that can be chosen on the page, with their entries, which are `light` without graphs. If the
+            clients of a run are known, its entry gets a number `clients`.
     """
-    runs = client_entries(methods, [run for run, _ in linked])
+    runs = client_entries(methods, [run for run, entry in linked if "light" not in entry])
     numbers = {entry.pop("path"): number for number, entry in enumerate(runs)}
     tables: list[dict[str, Any]] = []
     for entry in runs:
@@ -105,16 +109,17 @@ def _in_order(methods: Sequence[Method]) -> Iterator[Method]:
         yield from best_first([method for method in methods if method.task == task])
 
 
-def curves(run: Run) -> dict[str, Any]:
+def curves(run: Run, most: int = _MOST_POINTS) -> dict[str, Any]:
     """Return the score of each client over rounds: `rounds`, `unit`, and for each client the differences in `curves`.
 
     Values of curves are whole numbers of units, see `_steps`.
 
     Args:
         run: run with an array of the score in clients.npz.
+        most: largest number of points of a curve; at least five are kept.
     """
     values = run.clients[run.score.column].astype(np.float64) * run.score.factor
-    keep = thinned(len(values), max(5, min(_MOST_POINTS, _NUMBERS // max(1, values.shape[1]))))
+    keep = thinned(len(values), max(5, min(_MOST_POINTS, most, _NUMBERS // max(1, values.shape[1]))))
     values = values[keep]
     finite = values[np.isfinite(values)]
     span = float(finite.max() - finite.min()) if len(finite) else 0.0

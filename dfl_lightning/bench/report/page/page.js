@@ -33,7 +33,7 @@
   const inFours = (element) => element.parentElement.classList.contains("four");
   const paperOf = (element) => PAPER[element.closest("#cost") ? "half" : inFours(element) ? "four" : shapeOf(element)];
   const widthOf = (element) => (printing ? paperOf(element) : Math.max(220, Math.floor(element.clientWidth)));
-  const plain = (element, spec) => {
+  const plain = (element, { usermeta, ...spec }) => {
     const width = widthOf(element);
     if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
     if (shapeOf(element) === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
@@ -42,6 +42,7 @@
   const zoomed = new Map(); // the rounds that a chart shows alone
   /** The longest list of rows that a chart or one of its layers holds. */
   function rowsOf(spec) {
+    if (spec.usermeta?.rows) return spec.usermeta.rows;
     const held = [spec, ...(spec.layer || [])].map((part) => part.data?.values || []);
     return [...held, ...Object.values(spec.datasets || {})].sort((a, b) => b.length - a.length)[0] || [];
   }
@@ -259,6 +260,11 @@
   })));
   function show() {
     const run = runs[at], entry = run.rounds[step], { graph, heat } = report.views;
+    if (run.light) {
+      byId("state").textContent = "The graphs of this run are not on the page; its clients can be opened.";
+      report.shown = step;
+      return;
+    }
     byId("round").value = step;
     byId("round").setAttribute("aria-valuetext", `round ${entry.round} of ${run.last}`);
     if (run.groups) {
@@ -320,8 +326,9 @@
   function drawLinked() {
     if (!runs.length) return;
     const run = runs[at], served = run.nodes.some((node) => node.server), colours = data.colours[themeName()];
-    const [withGraph, withMatrix] = [!run.groups, Boolean(run.groups) || !served];
-    if (!run.groups) decode(run);
+    const [withGraph, withMatrix] = run.light ? [false, false] : [!run.groups, Boolean(run.groups) || !served];
+    if (withGraph) decode(run);
+    document.querySelectorAll(".pair, .slide, #links").forEach((part) => (part.hidden = Boolean(run.light)));
     document.querySelector(".pair").classList.toggle("one", !(withGraph && withMatrix));
     byId("graph").parentElement.hidden = !withGraph;
     byId("heat").parentElement.hidden = !withMatrix;
@@ -343,7 +350,7 @@
       linked.explain(report.views.heat, said);
       scaleOf(run);
     }
-    legend(run);
+    if (!run.light) legend(run);
     shadeNodes();
     showClient();
   }
@@ -375,7 +382,7 @@
   const showClient = () => one.show(runs[at], picked, beside);
   /** Where a dot of a chart leads: to its first client whose run the page has. */
   function toClients(element, spec, view) {
-    if (!rowsOf(spec)[0]?.who) return;
+    if (!spec.layer?.some((layer) => crosshair.held(spec, layer)[0]?.who)) return;
     const task = element.id.match(/-(\d+)$/), of = (run) => data.clients.runs[run.clients];
     const place = (method, seed) => runs.findIndex((run) => {
       const its = of(run);
@@ -405,6 +412,8 @@
       const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
       if (run.rounds[step].absent.includes(node.id)) rows.push(["state", "dropped out"]);
       const score = client.writing(run.score), [own, gain] = ["score", "gain"].map((kind) => shade.value(kind, run, data.clients, node.id, run.rounds[step].round));
+      const tested = data.clients.runs[run.clients]?.samples?.test?.[node.id];
+      if (tested !== undefined) rows.push(["test samples", tested]);
       if (own !== null) rows.push([run.score.label, `${score.text(own)}${score.unit}`]);
       if (gain !== null) rows.push(["over training alone", score.signed(gain)]);
       if (node.falsified) rows.push(["falsified", node.falsified]);
@@ -498,7 +507,10 @@
     byId("client").disabled = Boolean(run.groups) && !one.knows(run);
   }
   if (runs.length) {
-    runs.forEach((run, index) => byId("run").append(new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)));
+    const menu = (isLight) => runs.flatMap((run, index) => (Boolean(run.light) === isLight ? [new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)] : []));
+    const without = Object.assign(document.createElement("optgroup"), { label: "clients only" });
+    without.append(...menu(true));
+    byId("run").append(...menu(false), ...(without.childElementCount ? [without] : []));
     step = runs[data.first].rounds.length - 1;
     const kept = window.following?.kept, named = address.read(runs, kept?.who ?? location.hash);
     choose(named ? named.at : data.first);
@@ -539,7 +551,7 @@
     byId("client").value = picked ?? "";
   }
   report.address = () => (runs.length ? address.text(runs, { at, step, picked, shaded }) : "");
-  report.newest = () => runs.length > 0 && step === runs[at].rounds.length - 1;
+  report.newest = () => runs.length > 0 && !runs[at].light && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
   report.whole = charts.whole;

@@ -90,7 +90,12 @@ def titled(figure: Figure) -> dict[str, Any]:
 
 
 def rows_of(spec: Any) -> list[dict[str, Any]]:
-    """Return the longest list of rows in a chart or its layers; a list in a row becomes numbered columns."""
+    """Return the rows of a chart for its CSV; a list in a row becomes numbered columns.
+
+    They are those that the chart keeps for this, or else the longest list of rows in the chart or its layers.
+    """
+    if "rows" in spec.get("usermeta", {}):
+        return [_without_lists(row) for row in spec["usermeta"]["rows"]]
     held = [part.get("data", {}).get("values", []) for part in [spec, *spec.get("layer", [])]]
     rows: list[dict[str, Any]] = max([*held, *spec.get("datasets", {}).values()], key=len)
     return [_without_lists(row) for row in rows]

@@ -18,6 +18,7 @@ from dfl_lightning.bench.report.network import (
     STANDS_IN,
     SUBSTITUTE,
     Link,
+    clients_only,
     largest_weight,
     links_by_round,
     links_shown,
@@ -49,19 +50,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         return None
     by_round = links_by_round(run, rounds)
     n = number_of_nodes(run)[1]
-    entry: dict[str, Any] = {
-        "method": method.full_name,
-        "seed": seed_of(run),
-        "last": from_one(run.metrics["round"][-1]),
-        "nodes": nodes(run),
-        "score": {
-            "column": run.score.column,
-            "label": f"test {run.score.label}",
-            "axis": run.score.axis,
-            "percent": run.score.percent,
-            "higher": run.score.higher_is_better,
-        },
-    }
+    entry = {**_about(method, run), "nodes": nodes(run)}
     binned = max(links_shown(links) for links in by_round.values()) > MOST_LINKS
     before = dict(zip(rounds[1:], rounds, strict=False))
 
@@ -86,6 +75,34 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         entry["most"] = round_to(largest_weight(run))
         entry |= {"area": node_area(len(entry["nodes"])), "marks": mark_areas(len(entry["nodes"]))}
     return entry
+
+
+def light_entry(method: Method, run: Run) -> dict[str, Any]:
+    """Return what the page needs of a run whose clients can be opened, but whose graphs are left out.
+
+    Args:
+        method: method to which the run belongs.
+        run: one of the method's runs.
+    """
+    last = int(run.metrics["round"][-1])
+    only = {"round": from_one(last), "absent": [], "numbers": _numbers(run, last)}
+    clients = number_of_nodes(run)[0]
+    return {**_about(method, run), "nodes": clients_only(run)[:clients], "light": True, "rounds": [only]}
+
+
+def _about(method: Method, run: Run) -> dict[str, Any]:
+    return {
+        "method": method.full_name,
+        "seed": seed_of(run),
+        "last": from_one(run.metrics["round"][-1]),
+        "score": {
+            "column": run.score.column,
+            "label": f"test {run.score.label}",
+            "axis": run.score.axis,
+            "percent": run.score.percent,
+            "higher": run.score.higher_is_better,
+        },
+    }
 
 
 def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method
+from dfl_lightning.bench.report.over_seeds import last_of_clients
 from dfl_lightning.runs.reading import Run
 
 MOST_METHODS = 16
@@ -13,6 +14,9 @@ MOST_METHODS = 16
 
 MOST_RUNS = 12
 """With more runs than this, graphs are only of the first seed of each method, and the table of commands is folded."""
+
+MOST_CLIENTS = 1000
+"""Largest number of clients of a run whose clients can be shown one by one."""
 
 _MOST_NAMES = 6
 """Largest number of omitted methods that the sentence names."""
@@ -35,6 +39,15 @@ def with_graphs(methods: Sequence[Method]) -> list[tuple[Method, Run]]:
     return [(method, run) for method in shown for run in (method.runs if all_seeds else method.runs[:1])]
 
 
+def every_run(methods: Sequence[Method]) -> list[tuple[Method, Run]]:
+    """List the runs whose clients the page can open, with their methods: those with numbers of at most 1,000 clients.
+
+    Args:
+        methods: methods of the page.
+    """
+    return [(method, run) for method in methods for run in method.runs if 0 < len(last_of_clients(run)) <= MOST_CLIENTS]
+
+
 def left_out(methods: Sequence[Method]) -> str:
     """Say what the page does not show, in a sentence or two; empty if it shows everything."""
     words = []
@@ -48,7 +61,7 @@ def left_out(methods: Sequence[Method]) -> str:
             f"methods; tables and all other charts are of all. Not among them: {'; '.join(names)}{more}."
         )
     if len(with_graphs(methods)) < sum(len(method.runs) for method in detailed(methods)):
-        words.append("Graphs are of the first seed of each method.")
+        words.append("Graphs are of the first seed of each method; the clients of all seeds can be opened.")
     if words:
         words.append("A page of fewer runs shows more: dfl-report RUN RUN.")
     return " ".join(words)
