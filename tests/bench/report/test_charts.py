@@ -89,7 +89,7 @@ def test_clients_are_sorted_in_each_run_before_the_mean(runs):
 
 def test_gains_are_paired_by_seed(runs):
     chart = report.gain_over_local(runs).to_dict()
-    rows = next(layer["data"]["values"] for layer in chart["layer"] if "number" in layer["data"]["values"][0])
+    rows = next(held for held in chart["datasets"].values() if "number" in held[0])
     last = [run.clients["test_acc"][-1] for run in runs]
     gains = [100 * gain for seed in (0, 1) for gain in last[seed] - last[2 + seed]]
     alike = {g: [gain for gain in gains if round(gain) == g] for g in map(round, gains)}
