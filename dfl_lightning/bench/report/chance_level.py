@@ -71,12 +71,20 @@ def near_chance(methods: Sequence[Method]) -> tuple[list[Method], list[Method]]:
     return at_chance, [method for method in compared if method not in at_chance and not is_above_chance(method)]
 
 
-def _is_at_chance(run: Run) -> bool:
+def bound_of(run: Run) -> float | None:
+    """Return the largest mean score that counts as chance level: the level and two binomial standard errors.
+
+    The bound is None if the level of the run is unknown, see `level_of`.
+    """
     counts, level = _test_counts(run), level_of(run)
     if counts is None or level is None:
-        return False
-    error = math.sqrt(level * (1 - level) * float((1 / counts.sum(0)).sum())) / counts.shape[1]
-    return _above(run) <= ERRORS * error
+        return None
+    return level + ERRORS * math.sqrt(level * (1 - level) * float((1 / counts.sum(0)).sum())) / counts.shape[1]
+
+
+def _is_at_chance(run: Run) -> bool:
+    bound = bound_of(run)
+    return bound is not None and last_score(run) <= bound
 
 
 def _above(run: Run) -> float:

@@ -100,6 +100,8 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
             "absent": {"color": theme["absent"]},
             "same": {"color": theme["same"], "fill": theme["same"]},
             "other": {"color": theme["other"], "fill": theme["other"]},
+            "bad": {"color": theme["dropped"], "fill": theme["dropped"]},
+            "plateau": {"color": theme["kept"], "fill": theme["kept"]},
             "gone": {"color": soft, "fill": soft, "opacity": 0.55},
         },
     }

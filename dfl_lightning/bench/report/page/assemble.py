@@ -13,10 +13,11 @@ from dfl_lightning.bench.report.charts import links as link_charts
 from dfl_lightning.bench.report.charts.colours import colour_places
 from dfl_lightning.bench.report.charts.theme import DARK, DASHES, DOTTED, LIGHT, config
 from dfl_lightning.bench.report.methods import Method, names_for_colours
-from dfl_lightning.bench.report.page.clients import clients_on_page
+from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
 from dfl_lightning.bench.report.page.data.columns import columns_of_page
 from dfl_lightning.bench.report.page.data.seeds import about_lead, dots, seeds_table
+from dfl_lightning.bench.report.page.data.trouble import LANES, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -63,6 +64,7 @@ def page(
     graphs = {run.path for _, run, _ in linked}
     light = [(m, run, light_entry(m, run)) for m, run in every_run(methods) if run.path not in graphs]
     chosen = [*linked, *light]
+    trouble = trouble_of_page(methods, with_links(methods, [run for _, run, _ in linked]))
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
@@ -70,6 +72,7 @@ def page(
         "look": link_charts.look(),
         "clients": clients_on_page(methods, [(run, entry) for _, run, entry in chosen]),
         "runs": [entry for *_, entry in chosen],
+        "trouble": trouble,
         "first": _first([(m, entry) for m, _, entry in linked]),
         "configs": configs(methods),
     }
@@ -86,6 +89,7 @@ def page(
         "single.js",
         "client.js",
         "columns.js",
+        "trouble.js",
         "shade.js",
         "front.js",
         *(["follow.js"] * (following is not None)),
@@ -113,6 +117,7 @@ def page(
         cost_heading=f"{label[:1].upper()}{label[1:]} and cost",
         has_links=bool(linked),
         has_clients=bool(chosen),
+        trouble=_trouble(methods, trouble),
         settings=settings_section(methods),
         command=command,
         commands=commands_table(methods),
@@ -129,6 +134,21 @@ def _columns(methods: Sequence[Method]) -> dict[str, Any]:
     """Return the data of the picker of columns, with the dashes of lines."""
     look = {"number": len(LIGHT["category"]), "dashes": DASHES, "dotted": DOTTED}
     return {**columns_of_page(methods), "dash": look}
+
+
+_ROWS_OF_TROUBLE, _FRAME, _LANE = 8, 64, 30
+"""Rows of the table of trouble before the others are folded, and pixels around and of a lane of the time line."""
+
+
+def _trouble(methods: Sequence[Method], runs: Sequence[dict[str, Any]]) -> Markup | str:
+    """Write the table of trouble and the place of the time line; empty if no run has anything to show."""
+    if not runs:
+        return ""
+    number = sum(len(method.runs) for method in methods)
+    quiet = f"{number - len(runs)} of {number} runs have none of these." if number > len(runs) else ""
+    lanes = [lane for lane in LANES if any(run["summary"][lane] for run in runs)]
+    height = _FRAME + _LANE * sum(bool(words) for words in runs[0]["summary"].values())
+    return fill("trouble.html", runs=runs, lanes=lanes, quiet=quiet, most=_ROWS_OF_TROUBLE, height=height)
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:

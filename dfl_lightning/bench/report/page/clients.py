@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
     """
     numbers: dict[tuple[Any, ...], int] = {}
     others = [run for method in methods for run in method.runs if run not in shown]
+    linked = with_links(methods, shown)
     clients_of_others = sum(len(last_of_clients(run)) for run in others)
     most = _NUMBERS_OF_OTHERS // max(1, clients_of_others)
     entries = []
@@ -75,10 +77,22 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
             }
             entry |= curves(run, _MOST_POINTS if run in shown else most)
             entry |= {"samples": samples(run), "counted": counted(run), "about": about(run)}
-            if run in shown or len(others) <= _FEW_RUNS:
+            if run.path in linked:
                 entry |= {**links(run), "choices": choices(run)}
             entries.append(entry)
     return entries
+
+
+def with_links(methods: Sequence[Method], shown: Sequence[Run]) -> set[Path]:
+    """Return the folders of the runs whose recorded links are read: those whose graphs are shown, and others if few.
+
+    Args:
+        methods: methods of the page.
+        shown: runs whose graphs are on the page.
+    """
+    paths = {run.path for method in methods for run in method.runs}
+    own = {run.path for run in shown}
+    return paths if len(paths - own) <= _FEW_RUNS else own
 
 
 def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Any]:

@@ -75,7 +75,7 @@
     element.replaceChildren();
   }
   front.offer((element) => draw(element, data.charts[element.dataset.chart]));
-  const CHOSEN = { columns: drawColumns }; // charts that the reader's choice makes
+  const CHOSEN = { columns: drawColumns, trouble: drawTrouble }; // charts that the reader's choice makes
   const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => (CHOSEN[element.dataset.chart] ?? draw)(element, data.charts[element.dataset.chart]), erase);
   async function drawAll() {
     drawLinked();
@@ -178,6 +178,15 @@
     element.closest("section").classList.remove("unseen");
     const spec = columns.shown(data.colours[themeName()].category);
     await drawChosen(element, "columns", spec);
+  }
+  trouble.offer(data.trouble, () => afresh("trouble"));
+  async function drawTrouble(element) {
+    await drawChosen(element, "trouble", trouble.shown());
+    report.views[element.id].addEventListener("click", (event, item) => {
+      const client = item?.datum?.client ?? null, { method, seed } = trouble.now();
+      const place = runs.findIndex((run) => run.method === method && run.seed === seed);
+      if (client !== null && place >= 0) visit([{ at: place, id: client, name: `client ${client}` }]);
+    });
   }
   /** Draw a chart that has been made here, and bring its table up to date. */
   async function drawChosen(element, name, spec) {
@@ -397,7 +406,7 @@
       if (there.length) visit(there, there[0]);
     });
   }
-  function visit(there, chosen) {
+  function visit(there, chosen = there[0]) {
     const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
     history.replaceState({ top: scrollY }, "");  // to which the way back leads
     history.pushState(null, "", hash);

@@ -1,0 +1,80 @@
+"""The time line of trouble: events against the runs' files and against numbers by hand, and in a browser."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning import read_run
+from dfl_lightning.bench.report.page.data.trouble import events
+from dfl_lightning.bench.report.writing import write_report
+
+CLIENTS = 4
+
+
+def of_lane(run, lane):
+    return [event for event in events(read_run(run)) if event.lane == lane]
+
+
+def test_divergence_has_client_and_round_the_first_one_first(tmp_path, make_run):
+    level = np.full((6, CLIENTS), 0.5)
+    diverged = [(4, 0), (1, 3), (2, 3), (5, 3)]
+    run = make_run(tmp_path / "run", level, diverged=diverged)
+    found = [(event.client, event.first, event.last) for event in of_lane(run, "diverged")]
+    assert found == [(3, 2, 3), (0, 5, 5), (3, 6, 6)]
+
+
+def test_dropouts_and_adversaries_have_shares_of_clients(tmp_path, make_run):
+    run = make_run(
+        tmp_path / "run", np.full((4, CLIENTS), 0.5), dropouts=[(1, 2), (1, 3), (3, 0)], adversaries=[0, 1, 0, 0]
+    )
+    assert [(e.first, e.client, e.share) for e in of_lane(run, "dropped out")] == [(2, 2, 0.5), (4, 0, 0.25)]
+    (attack,) = of_lane(run, "links to adversaries")
+    assert (attack.first, attack.last, attack.client) == (1, 4, 1)
+    assert attack.words.endswith("1 of 4 clients: 1")
+
+
+def test_rounds_at_chance_level_are_those_within_two_errors(tmp_path, make_run):
+    scores = np.repeat([[0.2], [0.5], [0.56], [0.7], [0.54], [0.9]], CLIENTS, 1)
+    run = make_run(tmp_path / "run", scores)
+    split = dict(np.load(run / "split.npz"))
+    split["test_counts"] = np.full((CLIENTS, 2), 50)  # two classes, 100 samples a client
+    np.savez(run / "split.npz", **split)
+    error = np.sqrt(0.5 * 0.5 / 400)
+    expected = [r + 1 for r, score in enumerate(scores[:, 0]) if score <= 0.5 + 2 * error]
+    found = of_lane(run, "at chance level")
+    assert [r for event in found for r in range(event.first, event.last + 1)] == expected == [1, 2, 5]
+
+
+def test_a_plateau_ends_with_progress_of_a_fiftieth_of_the_range(tmp_path, make_run):
+    means = [0.2, 0.5, 0.7, *[0.705] * 6, 0.9, 0.8, 1.0]
+    run = make_run(tmp_path / "run", np.repeat(np.array(means)[:, None], CLIENTS, 1))
+    assert [(e.first, e.last) for e in of_lane(run, "no progress")] == [(4, 9)]
+    short = make_run(tmp_path / "short", np.repeat(np.array(means[:5])[:, None], CLIENTS, 1))
+    assert of_lane(short, "no progress") == []
+
+
+def test_new_links_are_those_that_were_not_there_before(tmp_path, make_run, make_links):
+    links = make_links(np.random.default_rng(1), 4, CLIENTS, 2)
+    run = make_run(tmp_path / "run", np.full((4, CLIENTS), 0.5), links)
+    chosen = [{(i, j) for at, i, j, _, selected, _ in links if at == r and selected} for r in range(4)]
+    expected = [len(now - before) / len(now) for before, now in pairwise(chosen)]
+    assert [e.share for e in of_lane(run, "links that are new")] == pytest.approx(expected)
+
+
+def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until):
+    calm = make_run(tmp_path / "calm", np.linspace(0.2, 0.9, 4)[:, None] * np.ones(CLIENTS), seed=1)
+    wild = make_run(tmp_path / "wild", np.full((4, CLIENTS), 0.5), diverged=[(2, 3)], config={"model": {}})
+    seen = open_page(write_report([f"<b>calm={calm}", f"wild={wild}"], tmp_path / "page.html"))
+    rows = seen.page.locator("table.trouble tbody tr")
+    assert rows.all_inner_texts() == ["wild, seed 0\t1 client, first client 3 in round 3"]
+    assert "1 of 2 runs have none of these." in seen.page.locator("#trouble").inner_text()
+    mark = seen.page.locator("#chart-trouble .mark-rect path")
+    mark.scroll_into_view_if_needed()
+    mark.click()
+    until(seen, "document.getElementById('one-name').textContent === 'Client 3'")
+    assert seen.page.locator("#one-words").inner_text().startswith("wild, seed 0")
+    assert "client=3" in seen.page.evaluate("location.hash")
+    assert seen.console == []
