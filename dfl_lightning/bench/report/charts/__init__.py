@@ -7,6 +7,7 @@ from dfl_lightning.bench.report.charts.front import accuracy_front
 from dfl_lightning.bench.report.charts.links import collaboration_graph, link_heatmap
 from dfl_lightning.bench.report.charts.over_run import who_from_whom
 from dfl_lightning.bench.report.charts.reasons import dropouts, found_over_rounds, similarities
+from dfl_lightning.bench.report.charts.sweep import score_by_setting, score_by_two_settings
 
 __all__ = [
     "accuracy_by_bytes",
@@ -19,6 +20,8 @@ __all__ = [
     "gain_over_local",
     "learning_curves",
     "link_heatmap",
+    "score_by_setting",
+    "score_by_two_settings",
     "similarities",
     "sorted_clients",
     "who_from_whom",

@@ -99,7 +99,7 @@ def page(
     label = scores.pop() if len(scores) == 1 else "score"
     by_section = {
         section: [figure for figure in all_figures if figure.section == section]
-        for section in ("table", "learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts")
+        for section in ("table", "learning", "bands", "clients", "cost", "sweeps", "over", "why", "alike", "dropouts")
     }
     charts = {section: _grid(of_section, GROUPS.get(section)) for section, of_section in by_section.items()}
     html = fill(

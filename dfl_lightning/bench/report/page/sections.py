@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,6 +22,7 @@ from dfl_lightning.bench.report.page.sentences.chance import about_losers, about
 from dfl_lightning.bench.report.page.sentences.limits import detailed
 from dfl_lightning.bench.report.page.sentences.spoken import spoken
 from dfl_lightning.bench.report.page.sentences.verdict import and_
+from dfl_lightning.bench.report.settings.sweeps import grids, sweeps
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_percent
@@ -273,6 +275,7 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
             "wide",
             lambda: charts.accuracy_by_time(methods),
         )
+    _add_sweeps(collected, methods, tail, where)
     for column, name, title, axis, share in (
         ("neighbour_precision", "precision", "Precision", "precision, %", True),
         ("neighbour_recall", "recall", "Recall", "recall, %", True),
@@ -291,6 +294,50 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
+
+
+_MOST_SWEEPS = 6
+"""Largest number of charts of single settings, and of pairs of settings, of a task."""
+
+
+def _add_sweeps(collected: Collected, methods: Sequence[Method], tail: str, where: str) -> None:
+    """Draw the score against each numeric setting that was swept, and a heat map for each two.
+
+    Args:
+        collected: figures to which the charts are appended.
+        methods: methods of the task.
+        tail: end of the charts' names.
+        where: end of the charts' titles.
+    """
+    label, several = methods[0].score.label, any(len(m.runs) > 1 for m in methods)
+    bars = " Strokes are single seeds, bars 95 % intervals over seeds (Student's t)." if several else ""
+    swept = sweeps(methods)
+    for setting in list(swept)[:_MOST_SWEEPS]:
+        collected.add(
+            "sweeps",
+            f"sweep-{_slug(setting)}{tail}",
+            f"Test {label} against {setting}{where}",
+            f"At the last evaluation. A line joins methods that differ in this setting only.{bars}",
+            "half" if len(swept) > 1 else "wide",
+            partial(charts.score_by_setting, methods, setting),
+        )
+    pairs = [(both, grid) for both, found in grids(methods).items() for grid in found]
+    for number, (both, grid) in enumerate(pairs[:_MOST_SWEEPS], 1):
+        collected.add(
+            "sweeps",
+            f"sweep-of-two-{number}{tail}",
+            f"{grid.name}: test {label} by {both[0]} and {both[1]}{where}",
+            "Mean over seeds at the last evaluation; an empty place has no run."
+            if several
+            else "At the last evaluation.",
+            "half",
+            partial(charts.score_by_two_settings, methods, both, grid.name),
+        )
+
+
+def _slug(setting: str) -> str:
+    """Write the name of a setting as a part of a file's name."""
+    return re.sub(r"\W+", "-", setting).strip("-")
 
 
 def _lacks_scores(methods: Sequence[Method]) -> bool:
