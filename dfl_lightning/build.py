@@ -35,6 +35,7 @@ from dfl_lightning.models.start_file import read_start
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
+from dfl_lightning.round.joining import refuse_joining
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.round.run.per_client import ClientNumbers, client_numbers
 from dfl_lightning.tasks import Task, default_task
@@ -149,6 +150,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     )
     _check_phases(federation, phases)
     federation.start()
+    refuse_joining(federation)
     if former is not None and stage == "fit":
         begun = former.federation.horizon
         federation.horizon.continue_from(begun.rounds, sorted(begun.readers), "a second fit")

@@ -24,8 +24,8 @@ from dfl_lightning.round.callback import RoundCallback, call_round_hook, draws_b
 from dfl_lightning.round.joining import charge_starts, let_join, note_joined
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
+from dfl_lightning.round.run.waves import numbers_of_round, record_wave
 from dfl_lightning.round.running import guard_hook
-from dfl_lightning.round.waves import numbers_of_round, record_wave
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.state_copies import copied
 from dfl_lightning.utils.words import nth_round

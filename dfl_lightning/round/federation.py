@@ -19,7 +19,6 @@ from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.own_training import OwnTraining
 from dfl_lightning.links import AllPairs
-from dfl_lightning.round.joining import JOINED, refuse_joining
 from dfl_lightning.round.run.horizon import Horizon, calling
 from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
@@ -28,6 +27,9 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import machine_memory, size
 
 P = TypeVar("P")
+
+JOINED = "_joined"
+"""The number of each client in the bank that is 1 once it has trained, if clients start from their neighbours."""
 
 LINK_BYTES = 400
 """Measured peak memory per link of a round in which a selection looks at every link."""
@@ -270,7 +272,6 @@ class Federation:
         self._refuse_clock(self.objective)
         self.objective.start(self)
         self._refuse_long_lists()
-        refuse_joining(self)
 
     def _refuse_long_lists(self) -> None:
         links, memory = listed_links(self), machine_memory()

@@ -8,15 +8,12 @@ import torch
 
 from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.links import Links
+from dfl_lightning.round.federation import JOINED, Federation
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dfl_lightning.engines.jobs import Trained
-    from dfl_lightning.round.federation import Federation
     from dfl_lightning.round.record import Round
-
-JOINED = "_joined"
-"""The number of each client in the bank that is 1 once it has trained, if clients start from their neighbours."""
 
 
 def refuse_joining(federation: Federation) -> None:
@@ -26,7 +23,7 @@ def refuse_joining(federation: Federation) -> None:
         federation: the run's data, topology, network and policies.
 
     Raises:
-        UserError: there are servers, or policies that change what clients send.
+        UserError: there are servers, an asynchronous clock, or policies that change what clients send.
     """
     if not federation.joins:
         return
@@ -34,6 +31,11 @@ def refuse_joining(federation: Federation) -> None:
         raise UserError(
             "join: neighbours is for clients with neighbours, and with a server they start from its model anyway; "
             "use join: own"
+        )
+    if federation.is_asynchronous:
+        raise UserError(
+            "join: neighbours starts a client from models of the same round, and clients that do not wait for each "
+            "other have no common round; use join: own, or leave out the clock with --clock null"
         )
     changing = [type(policy).__name__ for policy in federation.policies if policy.changes_messages]
     if changing:
