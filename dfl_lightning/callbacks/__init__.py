@@ -16,6 +16,7 @@ from dfl_lightning.callbacks.aggregation.robust.geometric_median import Geometri
 from dfl_lightning.callbacks.aggregation.robust.krum import Krum, MultiKrum
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWeighted
+from dfl_lightning.callbacks.aggregation.staleness_weighted import StalenessWeighted
 from dfl_lightning.callbacks.base import (
     Aggregation,
     Clock,
@@ -128,6 +129,7 @@ __all__ = [
     "SimilarityWeighted",
     "SimulatedTime",
     "Stale",
+    "StalenessWeighted",
     "Substitution",
     "SubstitutionError",
     "Synchronous",

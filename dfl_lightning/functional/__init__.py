@@ -98,7 +98,7 @@ from dfl_lightning.functional.systems.panm_theory import (
     panm_models_in_round,
     panm_models_received,
 )
-from dfl_lightning.functional.waves import next_wave, round_span, to_nanoseconds
+from dfl_lightning.functional.waves import next_wave, round_span, staleness_factors, to_nanoseconds
 
 __all__ = [
     "Neighbourhoods",
@@ -190,6 +190,7 @@ __all__ = [
     "shifted_means",
     "similarity_scores",
     "smoothed_loss",
+    "staleness_factors",
     "standardised",
     "to_nanoseconds",
     "transfer_seconds",

@@ -8,6 +8,7 @@ the result of one client after the other in the order of time.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 NANOSECONDS = 1_000_000_000
@@ -51,6 +52,20 @@ def next_wave(finish: Tensor, cost: Tensor, end: int) -> Tensor:
     return (finish < horizon) & (finish <= end)
 
 
+def staleness_factors(ages: Tensor, power: float) -> Tensor:
+    """Return (1 + age)^-power, the polynomial factor of FedAsync (arXiv 1903.03934, section 5.2), in the same shape.
+
+    Args:
+        ages: ages of models in any unit, float64, 0 or more.
+        power: exponent, 0 or more.
+
+    Examples:
+        >>> staleness_factors(torch.tensor([0.0, 3.0]).double(), power=0.5)
+        tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    return (1 + ages) ** -power
+
+
 def round_span(cost: Tensor) -> int:
     """Return the harmonic mean of the durations of trainings, in nanoseconds, rounded up.
 
@@ -63,6 +78,6 @@ def round_span(cost: Tensor) -> int:
         >>> round_span(torch.tensor([6, 6, 6])), round_span(torch.tensor([1, 2, 4]))
         (6, 2)
     """
-    total = float((1 / cost.double()).sum())
+    total = float(torch.reciprocal(cost.double()).sum())
     span = len(cost) / total
     return round(span) if abs(span - round(span)) < 1e-6 * span else int(-(-span // 1))

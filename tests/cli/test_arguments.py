@@ -230,7 +230,7 @@ def test_other_data_do_not_take_over_how_a_config_divides(words, kept, left, tmp
     assert list(settings.left.values()) == [left]
 
 
-def test_a_second_config_replaces_the_data_of_the_first_as_a_whole(tmp_path):
+def test_second_config_replaces_the_data_of_the_first(tmp_path):
     (tmp_path / "c.yaml").write_text(DIGITS)
     (tmp_path / "d.yaml").write_text("data: {class_path: Vectors, init_args: {table: wine, test_fraction: 0.5}}\n")
     words = ["--config", str(tmp_path / "c.yaml"), "--config", str(tmp_path / "d.yaml"), "--data", "Series"]

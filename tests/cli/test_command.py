@@ -295,7 +295,7 @@ def test_options_that_a_swap_drops_are_named_before_the_run(dfl):
     )
 
 
-def test_a_shipped_config_runs_on_a_table_and_says_what_it_drops(dfl):
+def test_shipped_config_on_a_table_names_what_it_drops(dfl):
     done = dfl("--config gossip --trainer.max_rounds 1 --data Vectors --data.num_clients 4")
     assert done.code == 0
     assert (

@@ -21,7 +21,7 @@ STAR.add_nodes_from([4, 5])
 
 
 class Bytes(Monitor):
-    """What each round's clients received, in bytes by link."""
+    """Return the bytes that each round's clients received, by link."""
 
     def __init__(self):
         self.rounds = []

@@ -225,7 +225,7 @@ class _Part(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What the samples are."""
+        """The kind of the samples."""
         if _form(self.x[0])[0] == "numbers":
             return "vectors"
         return "characters" if isinstance(self.y[0], str) else "words"

@@ -69,7 +69,7 @@ def test_choices_are_those_of_the_file(runs):
     assert choices(read_run(runs["Local", 0])) is None
 
 
-def test_the_csv_of_gains_names_each_client_and_its_test_samples(runs):
+def test_csv_of_gains_names_clients_and_their_test_samples(runs):
     found = [read_run(run) for run in runs.values()]
     rows = list(csv.DictReader(io.StringIO(as_csv(rows_of(report.gain_over_local(found).to_dict())))))
     assert len(rows) == 2 * CLIENTS
@@ -84,7 +84,7 @@ def test_the_csv_of_gains_names_each_client_and_its_test_samples(runs):
     assert [best[f"client of seed {seed}"] for seed in (0, 1)] == [last["Ours", s].argmax() for s in (0, 1)]
 
 
-def test_a_losing_client_of_a_seed_without_graphs_can_be_opened(runs, tmp_path, monkeypatch, open_page, until):
+def test_losing_client_of_a_seed_without_graphs_opens(runs, tmp_path, monkeypatch, open_page, until):
     monkeypatch.setattr(limits, "MOST_RUNS", 1)
     seen = open_page(write_report(list(runs.values()), tmp_path / "page.html"))
     assert seen.page.locator("#run optgroup option").all_inner_texts() == [

@@ -96,7 +96,7 @@ def test_every_column_of_the_files_can_be_picked(shared, runs):
     assert seen.page.locator("#pick-column").input_value() == "train_loss"
 
 
-def test_lines_are_means_over_seeds_and_each_seed_has_a_thin_one(shared, runs, until):
+def test_lines_are_means_and_each_seed_has_a_thin_one(shared, runs, until):
     seen = shared
     pick(seen, until, column="test_acc", across="mb")
     means = [np.load(runs[f"ours {seed}"] / "clients.npz")["test_acc"].mean(1) * 100 for seed in (0, 1)]

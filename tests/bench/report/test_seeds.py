@@ -48,7 +48,7 @@ def test_the_table_of_seeds_has_the_means_of_the_files(methods):
     assert "is due to one seed, since without seed 0 Theirs has it." in text
 
 
-def test_a_lead_of_all_seeds_is_said_with_its_smallest_distance(methods):
+def test_lead_of_all_seeds_is_said_with_its_smallest_distance(methods):
     said = about_lead([method for method in methods if method.name != "Theirs"])
     assert said == (
         "Leave one seed out: Ours keeps the highest mean whichever of the 3 common seeds it is. "

@@ -77,7 +77,7 @@ def test_two_settings_have_a_heat_map(methods):
         assert row["text"] == f"{expected:.1f}"
 
 
-def test_the_page_has_a_chart_for_each_setting_and_each_two(methods):
+def test_page_has_a_chart_for_each_setting_and_pair(methods):
     names = [figure.name for figure in figures(methods) if figure.section == "sweeps"]
     assert names == ["sweep-model-optimizer-lr", "sweep-selection-k", "sweep-of-two-1"]
 

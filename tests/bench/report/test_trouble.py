@@ -48,7 +48,7 @@ def test_rounds_at_chance_level_are_those_within_two_errors(tmp_path, make_run):
     assert [r for event in found for r in range(event.first, event.last + 1)] == expected == [1, 2, 5]
 
 
-def test_a_plateau_ends_with_progress_of_a_fiftieth_of_the_range(tmp_path, make_run):
+def test_plateau_ends_with_progress_of_a_fiftieth_of_the_range(tmp_path, make_run):
     means = [0.2, 0.5, 0.7, *[0.705] * 6, 0.9, 0.8, 1.0]
     run = make_run(tmp_path / "run", np.repeat(np.array(means)[:, None], CLIENTS, 1))
     assert [(e.first, e.last) for e in of_lane(run, "no progress")] == [(4, 9)]

@@ -29,5 +29,5 @@ def test_equal_means_do_not_take_the_lead():
 
 
 @pytest.mark.parametrize("values", [{}, {"A": {0: 1.0, 1: 2.0}}, {"A": {0: 1.0}, "B": {0: 2.0}}])
-def test_nothing_can_be_left_out_of_one_row_or_one_seed(values):
+def test_one_row_or_one_seed_leaves_nothing_out(values):
     assert leave_one_out(values) is None

@@ -170,6 +170,26 @@ def test_staleness_is_the_age_of_what_is_mixed(tmp_path):
     assert trainer.run.metrics["staleness"].tolist() == [(2 * 0 + 1 * 1 + 2 * 0) / 5]
 
 
+def test_old_models_count_less_by_the_polynomial_of_their_age(tmp_path):
+    """Client 0 takes 1 s and client 1 takes 2 s; at 3 s, client 0 mixes a model of 2 s, whose age is 1 s."""
+    models = {}
+    for power in (0.0, 2.0):
+        _, module = fit(
+            cb.Asynchronous(speed=[1.0, 0.5], every=3),
+            tmp_path / str(power),
+            datamodule=scalars([8, 24]),
+            graph=nx.path_graph(2),
+            network=Scalar(),
+            rounds=1,
+            also=[cb.Gossip(k="all"), cb.StalenessWeighted(power=power)],
+            task=Regression(),
+        )
+        models[power] = module.bank.boundary.rows["models"][:, 0].tolist()
+    # 0: 4 at 1 s, trains to 6 at 2 s; 1 trains to 12 at 2 s; both become 9. At 3 s client 0 has 8.5 and mixes 12.
+    assert models[0.0] == [(8.5 + 12) / 2, 9]
+    assert models[2.0] == pytest.approx([(8.5 + 12 / 4) / (1 + 1 / 4), 9], rel=1e-15)
+
+
 # --- the synchronous run ----------------------------------------------------------------------------------------------
 AGGREGATIONS = [
     cb.Uniform,
@@ -315,6 +335,19 @@ def test_unsupported_company_is_refused_before_training(policies, sentence, tmp_
             network=MLP(hidden=[6]),
             rounds=1,
             also=policies,
+        )
+
+
+def test_ages_without_an_asynchronous_clock_are_refused(tmp_path):
+    with pytest.raises(UserError, match="weighs models by their ages, which only clock Asynchronous gives them"):
+        fit(
+            None,
+            tmp_path,
+            datamodule=digits(),
+            graph="complete",
+            network=MLP(hidden=[6]),
+            rounds=1,
+            also=[cb.Gossip(k=2), cb.StalenessWeighted()],
         )
 
 

@@ -349,8 +349,8 @@ def _at(places: Callable[[Listed], Sequence[str]], families: Sequence[str]) -> l
     ]
 
 
-TESTED_APART = {cb.Asynchronous}
-"""Policies whose rounds have several waves, which the tester does not take: tests/callbacks/clock."""
+TESTED_APART = {cb.Asynchronous, cb.StalenessWeighted}
+"""Policies of rounds with several waves, which the tester does not take: tests/callbacks/clock."""
 
 
 def left_out(tested: set[type]) -> str:
