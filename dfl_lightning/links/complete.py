@@ -121,7 +121,7 @@ class AllPairs(Links):
         """The number of receivers of each sender, long [n]."""
         return torch.where(self.sending, int(self.receiving.sum()) - self.receiving.long(), 0)
 
-    def draw(self, k: int | Tensor, seed: int) -> Links:
+    def draw(self, k: int | Tensor, seed: int | Tensor) -> Links:
         """Draw k links of each receiver, every set of k equally likely; all links of a receiver that has at most k.
 
         A receiver draws nodes at random until it has k different in-neighbours, so that its draw does not depend on
@@ -130,7 +130,7 @@ class AllPairs(Links):
 
         Args:
             k: number of links, the same for all receivers or one for each node, long [n].
-            seed: a seed from `stream_seed`.
+            seed: a seed from `stream_seed`, one for all links or one for each receiver, long [n].
         """
         limits = (k if isinstance(k, Tensor) else torch.full((self.nodes,), k)).clamp(min=0)
         everything, many = limits >= self.count, 2 * limits > self.nodes
@@ -142,7 +142,7 @@ class AllPairs(Links):
         drawn = self._draw_by_rejection(torch.where(everything | many, 0, limits), seed)
         return drawn.union(listed) if len(listed) else drawn
 
-    def _draw_by_rejection(self, limits: Tensor, seed: int) -> Links:
+    def _draw_by_rejection(self, limits: Tensor, seed: int | Tensor) -> Links:
         """Draw as many different senders of each receiver as its limit, long [n], which its links must reach.
 
         Nodes that are drawn twice or are not in-neighbours are rejected. A receiver that has too few draws again, twice

@@ -354,22 +354,22 @@ class Links:
                 yield (self.starts[some][:, None] + offsets).clamp_(max=len(self) - 1), inside, some
 
     # --- draws --------------------------------------------------------------------------------------------------------
-    def uniform(self, seed: int) -> Tensor:
+    def uniform(self, seed: int | Tensor) -> Tensor:
         """Draw a number in [0, 1) for each link, float64 [E], that depends on the seed and the link's two ends only.
 
         The numbers stay the same if the graph gains or loses other links.
 
         Args:
-            seed: a seed from `stream_seed`.
+            seed: a seed from `stream_seed`, one for all links or one for each receiver, long [n].
         """
         return uniform(self.receivers, self.senders, seed)
 
-    def draw(self, k: int | Tensor, seed: int) -> Links:
+    def draw(self, k: int | Tensor, seed: int | Tensor) -> Links:
         """Draw k links of each receiver, every set of k equally likely; all links of a receiver that has at most k.
 
         Args:
             k: number of links, the same for all receivers or one for each node, long [n].
-            seed: a seed from `stream_seed`.
+            seed: a seed from `stream_seed`, one for all links or one for each receiver, long [n].
         """
         if bool((self.count <= k).all()):
             return self

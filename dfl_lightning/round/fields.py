@@ -266,16 +266,11 @@ class RoundFields:
         seed = self.federation.seed
         if self.cycles is None:
             return links.draw(k, stream_seed(seed, purpose, self.index, *words))
-        numbers = self.cycles[self.receivers[: self.num_clients]].unique().tolist()
-        if len(numbers) == 1:
-            return links.draw(k, stream_seed(seed, purpose, numbers[0], *words))
-        drawn = Links.empty(self.num_nodes)
-        for number in numbers:
-            receivers = self.receivers.clone()
-            receivers[: self.num_clients] &= self.cycles == number
-            of_number = links.between(receivers=receivers)
-            drawn = drawn.union(of_number.draw(k, stream_seed(seed, purpose, number, *words)))
-        return drawn
+        seeds = torch.zeros(self.num_nodes, dtype=torch.long)
+        numbers, index = self.cycles.unique(return_inverse=True)
+        of_numbers = [stream_seed(seed, purpose, number, *words) for number in numbers.tolist()]
+        seeds[: self.num_clients] = torch.tensor(of_numbers)[index]
+        return links.draw(k, seeds)
 
     def draw_uniform(self, links: Links, purpose: str, *words: int) -> Tensor:
         """Draw a number in [0, 1) for each link, float64 [E]; the number depends on the same things as in `draw`.

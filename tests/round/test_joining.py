@@ -21,7 +21,7 @@ STAR.add_nodes_from([4, 5])
 
 
 class Bytes(Monitor):
-    """Return the bytes that each round's clients received, by link."""
+    """The bytes that each round's clients received, by link."""
 
     def __init__(self):
         self.rounds = []

@@ -74,6 +74,7 @@ class Asynchronous(Clock):
         if every is not None and not 1 / NANOSECONDS <= every < math.inf:
             raise UserError(f"clock.every={every:g}; it is a number of seconds, at least a nanosecond (1e-9)")
         self.every = every
+        self._costs = -1, torch.zeros(0, dtype=torch.long)  # a round, and what `_cost` returns for it
         self.finish = self.cycle = self.trainings = self.published_at = torch.zeros(0, dtype=torch.long)
 
     def start(self, federation: Federation) -> None:
@@ -97,6 +98,7 @@ class Asynchronous(Clock):
                 )
         m = federation.num_clients
         self.devices.start(federation)
+        self._costs = -1, self._costs[1]
         cost = self._cost(federation, 0)
         self.span = round_span(cost) if self.every is None else round(self.every * NANOSECONDS)
         self.finish = cost
@@ -114,7 +116,9 @@ class Asynchronous(Clock):
 
     def _cost(self, federation: Federation, round: int) -> Tensor:
         """Return the duration of each client's training in a round, in nanoseconds, long [m]."""
-        return to_nanoseconds(self.devices.training_seconds(federation, round)).clamp(min=1)
+        if self._costs[0] != round:
+            self._costs = round, to_nanoseconds(self.devices.training_seconds(federation, round)).clamp(min=1)
+        return self._costs[1]
 
     def on_clock(self, round: Round) -> None:
         """Find the clients of the next wave."""

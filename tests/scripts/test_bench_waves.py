@@ -1,0 +1,14 @@
+"""The benchmark of waves on a small federation: it counts what the clock says."""
+
+from argparse import Namespace
+
+
+def test_trainings_and_waves_are_counted_after_the_first_round(load, capsys):
+    bench = load("bench_waves")
+    words = Namespace(clients=6, samples=8, epochs=1, rounds=2)
+    laps = bench.measure(words, "synchronous")
+    assert (laps.trainings, laps.waves) == (12, 2)
+    assert laps.seconds > 0
+    uneven = bench.measure(words, "spread 0.5")
+    assert uneven.waves > 2
+    assert uneven.trainings < 6 * uneven.waves
