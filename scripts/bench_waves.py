@@ -3,7 +3,7 @@
     python scripts/bench_waves.py
     python scripts/bench_waves.py --clients 100 --rounds 20 --spreads 0 0.5 1 --turns 5
 
-Digits, an MLP with 64 units, Gossip(3) and Uniform. Runs take turns. Seconds are those on the processor with one thread,
+Digits, an MLP with 64 units, Gossip(3) and Uniform. Runs take turns. Seconds are those of one thread on the processor,
 from the end of the first round to that of the last.
 """
 
