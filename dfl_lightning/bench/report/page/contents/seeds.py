@@ -1,0 +1,119 @@
+"""The scores of each seed: a table, dots for the verdict's table, and whether the lead is due to one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dfl_lightning.bench.report.comparable import comparable
+from dfl_lightning.bench.report.methods import Method, seed_of
+from dfl_lightning.bench.report.over_seeds import last_score, last_scores, pairing_of
+from dfl_lightning.bench.stats.leave_one_out import leave_one_out
+from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import enumerated
+
+DOTS = 84
+"""Width in pixels of the dots of a method's seeds."""
+
+
+def scores_by_seed(method: Method) -> dict[Any, float]:
+    """Return the last score of each run with test data, by seed; NaN if a client's loss is not finite.
+
+    Args:
+        method: with a run for each seed.
+    """
+    return {seed_of(run): last_score(run) for run in method.runs if len(last_scores(run))}
+
+
+def dots(methods: Sequence[Method]) -> dict[str, list[float]]:
+    """Return where the dot of each seed stands, in pixels from the left, by the full name of the method.
+
+    All methods of the task have one scale, from the least to the largest score of a seed.
+
+    Args:
+        methods: methods of a task.
+    """
+    scores = {m.full_name: [v for v in scores_by_seed(m).values() if math.isfinite(v)] for m in methods}
+    known = [value for values in scores.values() for value in values]
+    if not known:
+        return {name: [] for name in scores}
+    least, span = min(known), (max(known) - min(known)) or 1.0
+    return {
+        name: [round(4 + (DOTS - 8) * (value - least) / span, 1) for value in values] for name, values in scores.items()
+    }
+
+
+def seeds_table(methods: Sequence[Method]) -> dict[str, Any] | None:
+    """Return the table of the scores by seed; None if no method of the task has several seeds.
+
+    Args:
+        methods: methods of a task, from best to worst, with only those runs that are compared where there are some.
+
+    Returns:
+        `seeds`, the heads of the columns; and `rows`, with the `method`, a `value` and its `gap` to the best method
+        with the same seed and test data in each column, and `without`, the least and the largest mean gap if a seed is
+        left out. Texts are empty where there is nothing to say.
+    """
+    if all(len(m.runs) < 2 for m in methods):
+        return None
+    seeds = list(dict.fromkeys(seed_of(run) for m in methods for run in m.runs))
+    score, best = methods[0].score, methods[0]
+    of_best = {pairing_of(run): last_score(run) for run in best.runs}
+    rows = []
+    for method in methods:
+        values = scores_by_seed(method)
+        gaps = {
+            seed_of(run): last_score(run) - of_best[pairing_of(run)]
+            for run in method.runs
+            if method is not best and pairing_of(run) in of_best
+        }
+        rows.append(
+            {
+                "method": method.name,
+                "cells": [_cell(values.get(seed), gaps.get(seed), score) for seed in seeds],
+                "without": _without_one([gap for gap in gaps.values() if math.isfinite(gap)], score),
+            }
+        )
+    return {"seeds": [f"seed {seed}" for seed in seeds], "best": best.name, "rows": rows}
+
+
+def _cell(value: float | None, gap: float | None, score: Score) -> dict[str, str]:
+    if value is None:
+        return {"value": "", "gap": ""}
+    text = score.number(value) if math.isfinite(value) else "not finite"
+    return {"value": text, "gap": "" if gap is None or not math.isfinite(gap) else score.signed(gap, value)}
+
+
+def _without_one(gaps: Sequence[float], score: Score) -> str:
+    """Write the least and the largest mean of the gaps if one of them is left out; empty with fewer than two."""
+    if len(gaps) < 2:
+        return ""
+    means = [(math.fsum(gaps) - gap) / (len(gaps) - 1) for gap in gaps]
+    return f"{score.signed(min(means))} to {score.signed(max(means))}"
+
+
+def about_lead(methods: Sequence[Method]) -> str:
+    """Say whether the lead of the best method of a task is due to one seed; empty with fewer than two common seeds.
+
+    Args:
+        methods: methods of a task.
+    """
+    compared = comparable(methods)[0]
+    finite = [m for m in compared if all(map(math.isfinite, scores_by_seed(m).values()))]
+    values = {m.name: {pairing_of(run): last_score(run) for run in m.runs if len(last_scores(run))} for m in finite}
+    found = leave_one_out(values, bool(finite) and not finite[0].score.higher_is_better)
+    if found is None:
+        return ""
+    score, whole = finite[0].score, found.whole
+    has = f"{'highest' if score.higher_is_better else 'lowest'} mean"
+    if not whole.margin:
+        return f"Over their common seeds {whole.first} and {whole.second} have the same mean."
+    if found.changes:
+        parts = [f"without seed {seed[0]} {lead.first} has it" for seed, lead in found.changes.items()]
+        return f"Leave one seed out: that {whole.first} has the {has} is due to one seed, since {enumerated(parts)}."
+    seed, least = found.least
+    return (
+        f"Leave one seed out: {whole.first} keeps the {has} whichever of the {len(found.without)} common seeds it is. "
+        f"Its lead is smallest without seed {seed[0]}: {score.distance(least.margin)} over {least.second}."
+    )

@@ -1,0 +1,251 @@
+"""The time line of trouble of each run: divergence, dropouts, chance level, plateaus, adversaries, changes of links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.bench.report.attack import adversaries, attack_of
+from dfl_lightning.bench.report.chance_level import bound_of
+from dfl_lightning.bench.report.methods import Method, seed_of
+from dfl_lightning.bench.report.over_seeds import from_one, known_numbers
+from dfl_lightning.bench.report.page.contents.choices import choices
+from dfl_lightning.runs.reading import Run
+from dfl_lightning.utils.words import as_percent, counted
+
+DIVERGED, DROPPED, CHANCE, PLATEAU = "diverged", "dropped out", "at chance level", "no progress"
+ADVERSARIES, CHANGES = "links to adversaries", "links that are new"
+LANES = (DIVERGED, DROPPED, CHANCE, PLATEAU, ADVERSARIES, CHANGES)
+"""Kinds of events, from top to bottom."""
+
+_PLATEAU, _PROGRESS = 0.2, 0.02
+"""Least length of a plateau as a share of the rounds, and least progress as a share of the whole range of the score."""
+
+_LEAST_EVALUATIONS = 5
+"""Least number of evaluations of a plateau."""
+
+_NAMED = 6
+"""Largest number of clients that an event names."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a run.
+
+    Attributes:
+        lane: one of `LANES`.
+        first: first round, counted from 1.
+        last: last round.
+        words: description.
+        client: client that a click opens; -1 without one.
+        share: how strong it is, from 0 to 1.
+    """
+
+    lane: str
+    first: int
+    last: int
+    words: str
+    client: int = -1
+    share: float = 1.0
+
+
+def events(run: Run, links: bool = True) -> list[Event]:
+    """List the events of a run by lane and round.
+
+    Args:
+        run: finished or not.
+        links: read the recorded links, too, which takes time.
+    """
+    found = [*_diverged(run), *_dropouts(run), *_at_chance(run), *_plateaus(run), *_adversaries(run)]
+    return [*found, *(_changes(run) if links else [])]
+
+
+def trouble_of_page(methods: Sequence[Method], with_links: set[Any]) -> list[dict[str, Any]]:
+    """Return the time line and a summary of each run of the page that has any event.
+
+    Args:
+        methods: methods of the page, in its order.
+        with_links: folders of the runs whose links are read.
+
+    Returns:
+        The runs with graver trouble first; for each `method`, `seed`, `last` (its last round), `events`, and `summary`,
+        words by lane.
+    """
+    found: list[dict[str, Any]] = []
+    for method in methods:
+        for run in method.runs:
+            of_run = events(run, run.path in with_links)
+            if not of_run:
+                continue
+            found.append(
+                {
+                    "method": method.full_name,
+                    "seed": seed_of(run),
+                    "last": from_one(run.metrics["round"][-1]),
+                    "summary": {lane: _summary(run, lane, of_run) for lane in LANES},
+                    "events": [
+                        {
+                            "what": event.lane,
+                            "from": event.first,
+                            "to": event.last,
+                            "client": event.client,
+                            "share": round(event.share, 3),
+                            "words": event.words,
+                        }
+                        for event in of_run
+                    ],
+                }
+            )
+    return sorted(found, key=_severity)
+
+
+def _severity(run: dict[str, Any]) -> tuple[bool, ...]:
+    """Return the key that puts runs with graver trouble first: divergence, then dropouts, and so on."""
+    return tuple(not run["summary"][lane] for lane in LANES)
+
+
+def _summary(run: Run, lane: str, found: Sequence[Event]) -> str:
+    """Say what a lane of a run's time line shows; empty without events."""
+    of_lane = [event for event in found if event.lane == lane]
+    if not of_lane:
+        return ""
+    if lane == DIVERGED:
+        clients = len(np.unique(run.diverged["client"]))
+        return f"{counted(clients, 'client')}, first client {of_lane[0].client} in round {of_lane[0].first}"
+    if lane == DROPPED:
+        rounds = len(of_lane)
+        return f"in {counted(rounds, 'round')}, {as_percent(sum(e.share for e in of_lane) / rounds)} of the clients"
+    if lane in (CHANCE, PLATEAU):
+        return ", ".join(_rounds(event.first, event.last) for event in of_lane)
+    if lane == ADVERSARIES:
+        return attack_of(run)
+    ends = [as_percent(event.share) for event in (of_lane[0], of_lane[-1])]
+    return f"{ends[0]} in round {of_lane[0].first}, {ends[1]} in round {of_lane[-1].first}"
+
+
+def _rounds(first: int, last: int) -> str:
+    return f"round {first}" if first == last else f"rounds {first} to {last}"
+
+
+def _diverged(run: Run) -> list[Event]:
+    """List each client's stretches of rounds in which its training diverged, the first one first."""
+    columns = run.diverged
+    if not len(columns.get("client", ())):
+        return []
+    found = []
+    for client in np.unique(columns["client"]).tolist():
+        rounds = sorted({int(r) for r in columns["round"][columns["client"] == client]})
+        for first, last in _stretches(rounds):
+            words = f"the training of client {client} diverged, {_rounds(from_one(first), from_one(last))}"
+            found.append(Event(DIVERGED, from_one(first), from_one(last), words, client))
+    return sorted(found, key=lambda event: (event.first, event.client))
+
+
+def _stretches(rounds: Sequence[int]) -> list[tuple[int, int]]:
+    """Group ascending rounds without gaps, and return the first and the last of each group.
+
+    Examples:
+        >>> _stretches([1, 2, 3, 7])
+        [(1, 3), (7, 7)]
+    """
+    groups = groupby(enumerate(rounds), key=lambda item: item[1] - item[0])
+    found = [[r for _, r in group] for _, group in groups]
+    return [(group[0], group[-1]) for group in found]
+
+
+def _dropouts(run: Run) -> list[Event]:
+    """List the rounds in which clients dropped out."""
+    columns, clients = run.dropouts, run.num_clients or 0
+    if not len(columns.get("client", ())) or not clients:
+        return []
+    found = []
+    for r in np.unique(columns["round"]).tolist():
+        of_round = sorted(columns["client"][columns["round"] == r].tolist())
+        words = f"{counted(len(of_round), 'client')} of {clients} dropped out: {_listed(of_round)}"
+        found.append(Event(DROPPED, from_one(r), from_one(r), words, of_round[0], len(of_round) / clients))
+    return found
+
+
+def _listed(clients: Sequence[int]) -> str:
+    more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
+    return f"{', '.join(map(str, clients[:_NAMED]))}{more}"
+
+
+def _at_chance(run: Run) -> list[Event]:
+    """List the stretches of evaluations whose mean score is not above chance level."""
+    bound = bound_of(run)
+    if bound is None:
+        return []
+    scores = known_numbers(run, run.score.column)
+    low = [(at, r) for at, (r, value) in enumerate(sorted(scores.items())) if value <= bound]
+    rounds = dict(low)
+    return [
+        Event(CHANCE, from_one(rounds[first]), from_one(rounds[last]), f"the mean score is at most {as_percent(bound)}")
+        for first, last in _stretches(list(rounds))
+    ]
+
+
+def _plateaus(run: Run) -> list[Event]:
+    """List the stretches in which the mean score does not get better than before by a fiftieth of its whole range."""
+    scores = sorted((r, v) for r, v in known_numbers(run, run.score.column).items() if math.isfinite(v))
+    if len(scores) <= _LEAST_EVALUATIONS:
+        return []
+    values = [run.score.merit(value) for _, value in scores]
+    least = _PROGRESS * (max(values) - min(values))
+    length = max(_LEAST_EVALUATIONS, math.ceil(_PLATEAU * len(scores)))
+    found, best, since = [], values[0], 0
+    for at in range(1, len(values) + 1):
+        if at < len(values) and values[at] <= best + least:
+            continue
+        if at - 1 - since >= length:
+            first, last = from_one(scores[since][0]), from_one(scores[at - 1][0])
+            words = f"after round {first} the score is not above {run.score.text(scores[since][1])} by more than "
+            words = words if run.score.higher_is_better else words.replace("above", "below")
+            words += f"{run.score.distance(least)} until round {last}"
+            found.append(Event(PLATEAU, first + 1, last, words))
+        if at < len(values):
+            best, since = values[at], at
+    return found
+
+
+def _adversaries(run: Run) -> list[Event]:
+    """List the share of honest clients' links that end at adversaries by round; without it one event of all rounds."""
+    clients = run.num_clients or 0
+    who = np.flatnonzero(adversaries(run, clients)).tolist()
+    if not who:
+        return []
+    named = f"{attack_of(run)}: {_listed(who)}"
+    shares = {r: v for r, v in known_numbers(run, "adversary_links").items() if math.isfinite(v)}
+    if not shares:
+        return [Event(ADVERSARIES, 1, from_one(run.metrics["round"][-1]), named, who[0])]
+    words = "of the links that honest clients chose end at adversaries"
+    return [
+        Event(ADVERSARIES, from_one(r), from_one(r), f"{as_percent(v)} {words} ({named})", who[0], v)
+        for r, v in sorted(shares.items())
+    ]
+
+
+def _changes(run: Run) -> list[Event]:
+    """List the share of chosen links that were not chosen in the recorded round before."""
+    found = choices(run)
+    if found is None:
+        return []
+    chosen = np.array(found["same"]) + np.array(found["other"])
+    gone = np.array(found["gone"])
+    entries = []
+    for at in range(1, len(found["rounds"])):
+        kept = chosen[:, at - 1].sum() - gone[:, at].sum()
+        new, total = int(chosen[:, at].sum() - kept), int(chosen[:, at].sum())
+        if not total:
+            continue
+        most = int(gone[:, at].argmax())
+        words = f"{new} of {total} links were not there in round {found['rounds'][at - 1]}"
+        words += f"; client {most} gave up most senders, {gone[most, at]}" if gone[most, at] else ""
+        r = found["rounds"][at]
+        entries.append(Event(CHANGES, r, r, words, most if gone[most, at] else -1, new / total))
+    return entries
