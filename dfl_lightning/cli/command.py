@@ -85,6 +85,7 @@ from dfl_lightning.utils.code.users_code import exits_refused, where_in_users_co
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, as_yaml
+from dfl_lightning.utils.wrapping import for_terminal
 
 # enumerations of Lightning, such as a default of the callback Timer, are written to YAML as texts
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
@@ -496,12 +497,12 @@ def find_users_classes() -> None:
 def _run(command: str, argv: list[str]) -> int:
     page = page_without_torch(command, argv)
     if page is not None:
-        print(page)
+        print(for_terminal(page, sys.stdout))
         return 0
     find_users_classes()
     page = options_page(argv)
     if page is not None:
-        print(page)
+        print(for_terminal(page, sys.stdout))
         return 0
     typed = argv
     argv, explain_only = take_flag(argv, "--explain")
@@ -527,7 +528,7 @@ def _build_and_run(
     if explain_only:
         checkpoint = cli.config["ckpt_path"] if command == "fit" else None
         for line in explain(cli.trainer, cli.model, cli.datamodule, checkpoint, cli.config["fork"]):
-            print(line)
+            print(for_terminal(line, sys.stdout))
 
 
 def users_mistake(error: Exception) -> str | None:
@@ -546,7 +547,8 @@ def users_mistake(error: Exception) -> str | None:
 def _say(command: str, sentence: str, verbatim: str = "") -> None:
     """Print a message, then a command to copy verbatim."""
     with suppress(OSError):  # a standard error that cannot be written must not end a run
-        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(verbatim)}", file=sys.stderr, flush=True)
+        line = f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(verbatim)}"
+        print(for_terminal(line, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _debug() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +12,11 @@ from typing import NoReturn
 
 from dfl_lightning.cli.help.screens import version_line
 from dfl_lightning.cli.streams import drop_output, refused_output
-from dfl_lightning.utils.errors import UserError, one_line
+from dfl_lightning.utils.errors import UserError, nearest, one_line
+from dfl_lightning.utils.wrapping import for_terminal
+
+_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)")
+"""The message of argparse about a word that is none of its choices."""
 
 
 class OneSentenceParser(argparse.ArgumentParser):
@@ -23,6 +28,10 @@ class OneSentenceParser(argparse.ArgumentParser):
         Raises:
             UserError: always.
         """
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            near = nearest(choice["word"], re.findall(r"[\w.-]+", choice["choices"]))
+            message = message.replace(f"'{choice['word']}'", f"'{choice['word']}'{near}", 1)
         raise UserError(f"{message}; {self.prog} --help shows what it takes")
 
     def add_version(self) -> None:
@@ -67,5 +76,5 @@ def say(command: str, sentence: str, code: int) -> int:
         sentence: the message; line breaks become spaces.
         code: the exit code.
     """
-    print(f"{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)
+    print(for_terminal(f"{command}: {' '.join(one_line(sentence).split())}", sys.stderr), file=sys.stderr)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,7 @@ from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.summary import final_table
 from dfl_lightning.terminal.banner import banner
 from dfl_lightning.terminal.observing import only_warns
+from dfl_lightning.utils.wrapping import for_terminal
 
 
 class Framing(RoundCallback):
@@ -46,7 +48,7 @@ class Framing(RoundCallback):
 
     def _print_banner(self, trainer: RunTrainer, module: RunModule) -> None:
         for line in banner(trainer, module):
-            print(line, flush=True)
+            print(for_terminal(line, sys.stdout), flush=True)
 
     def _guard(self, what: str, remedy: str) -> AbstractContextManager[None]:
         """Turn errors of the block into one warning, except those of the output stream, which end the command."""

@@ -60,3 +60,10 @@ def test_unknown_options_are_refused_in_one_sentence(command, capsys, monkeypatc
     assert said.startswith(f"{command}: ")
     assert said.rstrip().endswith(f"{command} --help shows what it takes")
     assert said.count("\n") == 1
+
+
+def test_a_misspelt_command_gets_a_suggestion(capsys, monkeypatch):
+    monkeypatch.delenv("DFL_DEBUG", raising=False)
+    assert study.main(["tabel", "x"]) == 2
+    said = capsys.readouterr().err
+    assert "invalid choice: 'tabel'; did you mean 'table'? (choose from" in said

@@ -16,6 +16,7 @@ from dfl_lightning.bench.study.plan import Cell
 from dfl_lightning.bench.study.tables.measure import Measure
 from dfl_lightning.bench.study.tables.validated import are_validated
 from dfl_lightning.utils.words import as_time, counted
+from dfl_lightning.utils.wrapping import wrapped
 
 PERIOD = 1.0
 """Seconds between two updates of the progress bar."""
@@ -65,7 +66,9 @@ class Progress:
         if self._bar is None:
             print(f"{line} · {self.counts()}", flush=True)
         elif state.why:
-            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(
+                wrapped(line, self._bar.console.width), markup=False, highlight=False, soft_wrap=True
+            )
 
     def show(self, working: Sequence[Cell], waiting: int) -> None:
         """Update the progress bar, at most once a second.
