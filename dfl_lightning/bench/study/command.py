@@ -35,6 +35,7 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.storage.shipped_files import shipped
 from dfl_lightning.utils.words import counted
+from dfl_lightning.utils.wrapping import for_terminal
 
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
@@ -45,7 +46,7 @@ resume from their last checkpoint.
   dfl-study run digits_small --explain     cells, hours, memory, disk, estimated from a few rounds
   dfl-study run digits_small -j 2          train the cells that are not done, two at a time
   dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs on a cluster
-  dfl-study table digits_small             the table of the cells that are done, as Markdown
+  dfl-study table digits_small             the table of the cells that are done
   dfl-study report digits_small            a page with their curves, clients and links
 """
 
@@ -110,7 +111,8 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
         if name == "table":
             formats = ("markdown", "csv", "latex", "png")
-            one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
+            help = "default: a table for people on a terminal, markdown in files and pipes"
+            one.add_argument("--format", choices=formats, help=help)
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
             help = "rounds and bytes until the mean test score is 90 (%%)"
@@ -158,7 +160,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         tuned = chosen_values(study, folder, words.scale)
     plan = _planned(study, folder, words.scale, tuned or {})
     for remark in [*overridden(study), *about_excluded(study.exclude), *about_conditions(plan)]:
-        print(remark, flush=True)
+        print(for_terminal(remark, sys.stdout), flush=True)
     if words.explain:
         from dfl_lightning.bench.study.cells.estimate import explain
 
@@ -166,7 +168,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             number = f"{study.tune.trials} trials of each row and column"
             print(f"tune: {number} come first; their time is not in the times below, nor are the chosen values")
         for line in explain(plan, jobs):
-            print(line, flush=True)
+            print(for_terminal(line, sys.stdout), flush=True)
         return 0
     _make_folder(plan)
     for sentence in _settle_code(plan, words.accept_code):
@@ -410,7 +412,7 @@ def _make_trials_folder(folder: Path) -> None:
         ) from error
 
 
-def _print_table(plan: Plan, measure: Measure | None, format: str = "markdown", out: str | None = None) -> None:
+def _print_table(plan: Plan, measure: Measure | None, format: str | None = None, out: str | None = None) -> None:
     from dfl_lightning.bench.study.tables import formats
     from dfl_lightning.bench.study.tables.table import make_table
 
@@ -420,7 +422,14 @@ def _print_table(plan: Plan, measure: Measure | None, format: str = "markdown", 
 
         print(draw(made, Path(out) if out else plan.folder / f"{plan.study.name}.png"))
         return
-    text = {"markdown": formats.markdown, "csv": formats.as_csv, "latex": formats.latex}[format](made)
+    if format is None and not out and sys.stdout.isatty():
+        from dfl_lightning.bench.study.tables.terminal import print_table
+
+        print_table(made)
+        return
+    text = {None: formats.markdown, "markdown": formats.markdown, "csv": formats.as_csv, "latex": formats.latex}[
+        format
+    ](made)
     if out:
         Path(out).write_text(text, encoding="utf-8")
     else:

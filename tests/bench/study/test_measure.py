@@ -60,7 +60,7 @@ def test_each_column_has_its_tasks_unit_and_direction(planned, pretend):
     table = make_table(plan)
     assert table.best == {"IID": "Gossip", "rotated": "Gossip"}
     text = formats.markdown(table)
-    assert "| Gossip | **80.50 ± 0.71** | **41.2 ± 0.00707** |" in text
+    assert "| Gossip | **80.50 ± 0.71** | **41.2 ± < 0.1** |" in text
     assert (
         "IID: acc_last: test accuracy of the last evaluated round, mean over clients, in percent. rotated: last: "
         in text
@@ -134,7 +134,7 @@ def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
     )
     said = capsys.readouterr().out
     assert "- neighbours: column of metrics.csv, mean over the rounds that have it; the lowest is the best" in said
-    assert "| Gossip | 1.00 ± 0.00 ≈ |" in said  # two seeds
+    assert "| Gossip | 1.00 ± 0 ≈ |" in said  # two seeds
     [first, *_] = csv.DictReader(io.StringIO(formats.as_csv(table)))
     assert first["measure"] == "bytes_received"
 

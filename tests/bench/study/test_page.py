@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.bench.report.charts.colours import colour_places
 from dfl_lightning.bench.study.tables.page import html, opening, sentences
 from dfl_lightning.bench.study.tables.table import make_table
 
@@ -118,7 +119,9 @@ def test_the_table_marks_what_is_best_undecided_and_published(table_of):
 def test_table_rows_have_the_line_styles_of_charts(table_of):
     rows = {"B": {}, "Local": {"selection.k": 0}, "A": {"selection.k": 1}}
     found = html(table_of({}, rows=rows), list(rows))
-    assert re.findall(r"stroke='var\(--(m\d)\)'", found) == ["m0", "m6", "m1"]
+    places = colour_places(list(rows))
+    assert re.findall(r"stroke='var\(--(m\d)\)'", found) == [f"m{places.index(name)}" for name in ("B", "Local", "A")]
+    assert places[6] == "Local"
 
 
 def test_hostile_names_of_rows_and_columns_stay_names(table_of):

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from dfl_lightning import UserError
@@ -15,6 +16,7 @@ from dfl_lightning.bench.study.tables.measure import Measure
 from dfl_lightning.bench.study.tables.pairing import BEGUN, TESTED, TRAINED, Unlike, sentences
 from dfl_lightning.bench.study.tables.picture import draw, whole
 from dfl_lightning.bench.study.tables.table import make_table
+from dfl_lightning.bench.study.tables.terminal import print_table
 
 ACCURACIES = {("Gossip", "IID"): [0.8, 0.84], ("Local", "IID"): [0.7, 0.72], ("Gossip", "rotated"): [0.5, 0.6]}
 
@@ -96,7 +98,7 @@ def test_equal_means_are_all_the_best(filled):
     table = make_table(filled(values, published={"Gossip": {"IID": 60}, "Local": {"IID": 50}}))
     text = formats.markdown(table)
     assert "| Gossip | **43.00 ± 19.80** [" in text
-    assert "| Local | **43.00 ± 0.00** ≈ [" in text
+    assert "| Local | **43.00 ± 0** ≈ [" in text
     assert table.best == {"IID": "Gossip"}
     assert table.rivals["Local", "IID"].difference.mean == 0
     assert not table.agreements
@@ -136,7 +138,7 @@ def test_the_best_is_chosen_over_the_seeds_that_rows_share(with_seeds):
     assert table.places["A", "IID"].mean > table.places["B", "IID"].mean
     assert table.best == {"IID": "B"}
     assert (table.rivals["A", "IID"].difference.mean, table.rivals["A", "IID"].difference.count) == (1.5, 2)
-    assert "| A | 80.00 ± 0.00 ≈ (n = 2) |" in formats.markdown(table)
+    assert "| A | 80.00 ± 0 ≈ (n = 2) |" in formats.markdown(table)
     assert about_seeds(table) == [
         "rows of IID have different seeds: the best row, tau and ranks are over the 2 seeds (0, 1) of A, B"
     ]
@@ -181,7 +183,7 @@ def test_table_of_another_number_omits_published_ones(filled, tmp_path):
     for file in tmp_path.rglob("metrics.csv"):
         file.write_text("round,test_acc,test_acc_std\n0,0.7,0.125\n")
     text = formats.markdown(make_table(plan, Measure("test_acc_std", "last", lower_is_better=True)))
-    assert "| Gossip | **12.50 ± 0.00** | **12.50 ± 0.00** |" in text
+    assert "| Gossip | **12.50 ± 0** | **12.50 ± 0** |" in text
     assert "\n- without the published numbers, which are not test_acc_std\n" in text
     assert not re.search(r"\[|published, measured|Kendall", text)
     same = make_table(plan, Measure("best_round"))  # the score in another way
@@ -424,3 +426,25 @@ def test_unfinished_row_is_not_said_to_train_differently(filled):
     (file,) = plan.cells["Gossip", "IID", 0].folder.glob("run/*/split.npz")
     np.savez(file, train=np.array([0]), train_offsets=np.array([0, 40]))
     assert not [note for note in make_table(plan).notes if "rows differ" in note]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_gets_a_table_for_people_within_its_width(filled, width):
+    accuracies = {("Gossip", "IID"): [0.8, 0.81, 0.82], ("Local", "IID"): [0.7, 0.71, 0.7201]}
+    table, out = make_table(filled(accuracies)), io.StringIO()
+    print_table(table, Console(file=out, width=width, highlight=False))
+    shown = out.getvalue()
+    assert "| ---" not in shown
+    assert re.search(r"^Gossip\s+81\.00 ± 1\.00", shown, re.MULTILINE)
+    assert "Paired differences to the best:" in shown
+    assert max(map(len, shown.splitlines())) <= width
+    text = formats.markdown(table)
+    notes = " ".join(shown.split())
+    assert all(" ".join(note.split()) in notes for note in table.notes if len(note) < width - 4)
+    assert "| Gossip | **81.00 ± 1.00** |" in text
+
+
+def test_a_deviation_has_the_digits_of_its_mean(filled):
+    text = formats.markdown(make_table(filled({("Gossip", "IID"): [0.8, 0.8], ("Local", "IID"): [0.7, 0.70001]})))
+    assert "**80.00 ± 0** |" in text
+    assert "| Local | 70.00 ± < 0.01" in text

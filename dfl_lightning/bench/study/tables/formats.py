@@ -7,11 +7,15 @@ import io
 from collections.abc import Callable, Sequence
 
 from dfl_lightning.bench.stats.statistics import Difference
+from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.file.exclude import of_place
 from dfl_lightning.bench.study.tables.measure import Measure
 from dfl_lightning.bench.study.tables.table import Table, TableCell
 from dfl_lightning.bench.study.tables.unequal import by_place
 from dfl_lightning.utils.memory import size
+
+_FOLDED = 12
+"""Number of paired differences up to which Markdown shows them at once."""
 
 
 def markdown(table: Table) -> str:
@@ -21,12 +25,40 @@ def markdown(table: Table) -> str:
     for row in table.rows:
         cells = [_cell(table, row, column) for column in table.columns]
         lines.append(_line([row, *cells, *(said[row] for said in table.further.values())]))
-    rows = _differences(table)
+    rows = differences_in_words(table)
     if rows:
-        head = ["column", "best − row", "mean", "95 % interval of this pair", "p (t, adjusted)", "p (signs, adjusted)"]
-        head += ["seeds", "seeds needed"]
-        lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
-    return "\n".join([*lines, "", *(f"- {note}" for note in [*table.signs, *table.notes]), f"- made: {table.made}", ""])
+        head = difference_heads()
+        paired = [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+        words = "Paired differences to the best"
+        if len(rows) > _FOLDED:
+            lines += ["", *_folded(f"{words}, {len(rows)} rows", paired)]
+        else:
+            lines += ["", f"{words}:", "", *paired]
+    folded = {note: block for note in table.notes if (block := _folded_list(note))}
+    notes = [f"- {note.partition(': ')[0]}: below" if note in folded else f"- {note}" for note in table.notes]
+    signs = [f"- {sign}" for sign in table.signs]
+    blocks = [line for block in folded.values() for line in block]
+    return "\n".join([*lines, "", *signs, *notes, f"- made: {table.made}", *blocks, ""])
+
+
+def _folded_list(note: str) -> list[str]:
+    """Return the lines of a folded table for a long list of places and values; empty for any other note.
+
+    Examples:
+        >>> _folded_list("chosen: A: lr 0.1; B: lr 0.3")
+        []
+    """
+    name, _, words = note.partition(": ")
+    entries = [entry.rpartition(": ")[::2] for entry in words.split("; ")]
+    if len(entries) <= _FOLDED or not all(place for place, _ in entries):
+        return []
+    rows = [_line(["", name]), _line(["---"] * 2), *(_line(entry) for entry in entries)]
+    return ["", *_folded(f"{name[:1].upper()}{name[1:]}, {len(entries)} rows", rows)]
+
+
+def _folded(summary: str, rows: Sequence[str]) -> list[str]:
+    """Return the lines of a folded part, whose Markdown GitHub and MkDocs both read."""
+    return ['<details markdown="1">', f"<summary>{summary}</summary>", "", *rows, "", "</details>"]
 
 
 def as_csv(table: Table) -> str:
@@ -77,6 +109,11 @@ def latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table}", ""])
 
 
+def cell_in_words(table: Table, row: str, column: str) -> str:
+    """Return the text of a place in a table without any markup."""
+    return _cell(table, row, column, bold=str)
+
+
 def _cell(
     table: Table,
     row: str,
@@ -111,10 +148,21 @@ def number(place: TableCell, measure: Measure) -> str:
         return ""
     mean = measure.text(place.mean)
     received = f", {size(sum(place.bytes.values()) / len(place.bytes))}" if place.bytes else ""
-    return f"{mean}{received}" if place.sd is None else f"{mean} ± {measure.text(place.sd)}{received}"
+    return (
+        f"{mean}{received}"
+        if place.sd is None
+        else f"{mean} ± {spread_in_words(place.sd, measure.like(place.sd, place.mean))}{received}"
+    )
 
 
-def _differences(table: Table) -> list[list[str]]:
+def difference_heads() -> list[str]:
+    """Return the heads of the columns of `differences_in_words`."""
+    heads = ["column", "best − row", "mean", "95 % interval of this pair", "p (t, adjusted)", "p (signs, adjusted)"]
+    return [*heads, "seeds", "seeds needed"]
+
+
+def differences_in_words(table: Table) -> list[list[str]]:
+    """Return a row of texts for each paired difference to the best of a column."""
     rows = []
     for (row, column), rival in table.rivals.items():
         d, measure = rival.difference, table.measures[column]

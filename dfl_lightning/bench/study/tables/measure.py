@@ -203,6 +203,15 @@ class Measure:
         digits = 2 - math.floor(math.log10(abs(value))) if value else 2
         return f"{value:.{min(8, max(0, digits))}f}"
 
+    def like(self, value: float, reference: float) -> str:
+        """Format a number with the digits after the point of another one, such as a deviation with those of the mean.
+
+        Examples:
+            >>> Measure("test_acc_variance", "last").like(0.0002617, 0.19)
+            '0.000'
+        """
+        return f"{value:.{len(self.text(reference).partition('.')[2])}f}"
+
 
 def read_measure(content: Mapping[str, Any], where: str) -> Measure:
     """Read the measure of a study file from its key `score` or `number`; it may not have both.

@@ -12,6 +12,7 @@ from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
 from dfl_lightning.bench.report.page.tables import key
 from dfl_lightning.bench.report.page.templates.filling import fill
+from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.tables.formats import number, signed
 from dfl_lightning.bench.study.tables.picture import ROW, drawn_columns, panel, signs
 from dfl_lightning.bench.study.tables.table import Table
@@ -183,7 +184,13 @@ def html(table: Table, names: Sequence[str]) -> Markup:
         }
         for row in table.rows
     ]
-    return fill("study.html", caption=table.about, columns=[*table.columns, *table.further], rows=rows)
+    return fill("study.html", caption=_about(table), columns=[*table.columns, *table.further], rows=rows)
+
+
+def _about(table: Table) -> str:
+    """Return the caption of the table, with the words before the name of the number."""
+    name, colon, words = table.about.partition(": ")
+    return f"{_capital(words)} ({name})" if colon and " " not in name else table.about
 
 
 def _place(table: Table, row: str, column: str) -> dict[str, Any]:
@@ -194,7 +201,7 @@ def _place(table: Table, row: str, column: str) -> dict[str, Any]:
         texts |= {
             "remark": "",
             "mean": measure.text(place.mean),
-            "sd": "" if place.sd is None else measure.text(place.sd),
+            "sd": "" if place.sd is None else spread_in_words(place.sd, measure.like(place.sd, place.mean)),
             "is_best": table.is_best(row, column),
             "sign": rival.sign if rival is not None else "",
             "seeds": place.seeds_in_words(len(table.plan.seeds)),

@@ -14,6 +14,7 @@ from dfl_lightning.bench.report.charts.theme import LIGHT, config
 from dfl_lightning.bench.report.rendering import rendered
 from dfl_lightning.bench.report.writing import check_report
 from dfl_lightning.bench.stats.statistics import t_interval
+from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.tables.table import Table
 
 _WIDTH, _TEXT, ROW = 230, 210, 24
@@ -161,7 +162,11 @@ def _row(table: Table, row: str, column: str) -> dict[str, Any]:
     found: dict[str, Any] = {"row": row, "remark": "" if place.mean is not None else place.remark}
     if place.mean is not None:
         low, high = t_interval(list(place.values.values())) or (place.mean, place.mean)
-        around = "" if place.sd is None else f" ± {text(place.sd)}"
+        around = (
+            ""
+            if place.sd is None
+            else f" ± {spread_in_words(place.sd, table.measures[column].like(place.sd, place.mean))}"
+        )
         found |= {"measured": place.mean, "low": low, "high": high, "mean ± sd": f"{text(place.mean)}{around}"}
         found |= {"best": table.is_best(row, column), "seeds": ", ".join(map(str, place.values))}
         if len(place.values) > 1:
