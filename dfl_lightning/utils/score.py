@@ -233,17 +233,19 @@ class Score:
         return f"{value:.{len(significant(abs(reference), 3).partition('.')[2])}f}"
 
     def signed(self, value: float, reference: float | None = None) -> str:
-        """Format a difference of two scores with its sign, without its unit.
+        """Format a difference of two scores with its sign, without its unit; one whose digits are all 0 has no sign.
 
         Args:
             value: the difference, not multiplied by `factor`.
             reference: a number whose digits after the point are used; see `number`.
 
         Examples:
-            >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25)
-            ('−1.2', '+0.250')
+            >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25), Score().signed(-0.0001)
+            ('−1.2', '+0.250', '0.0')
         """
         text = self.number(abs(value), reference)
+        if not text.strip("0."):
+            return text
         return f"{'−' if value < 0 else '+'}{text}"
 
     def distance(self, value: float) -> str:

@@ -10,7 +10,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
-from dfl_lightning.bench.report.page.data.choices import choices
+from dfl_lightning.bench.report.page.contents.choices import choices
 from dfl_lightning.bench.report.page.pictures import as_csv, rows_of
 from dfl_lightning.bench.report.page.sentences import limits
 from dfl_lightning.bench.report.writing import write_report

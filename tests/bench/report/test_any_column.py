@@ -10,8 +10,8 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
 from dfl_lightning.bench.report.methods import find_methods
-from dfl_lightning.bench.report.page.data import columns
-from dfl_lightning.bench.report.page.data.columns import columns_of_page
+from dfl_lightning.bench.report.page.contents import columns
+from dfl_lightning.bench.report.page.contents.columns import columns_of_page
 from dfl_lightning.bench.report.writing import write_report
 
 ROUNDS, CLIENTS = 6, 5
@@ -159,7 +159,7 @@ def test_each_client_of_a_run_has_a_line(shared, runs, until):
 def test_the_address_keeps_what_was_picked(shared, until):
     seen = shared
     pick(seen, until, column="neighbours", logx=True)
-    until(seen, "location.hash.includes('chart.column=neighbours')")
+    until(seen, "location.hash.includes('chart.column=neighbours') && location.hash.includes('chart.logx=true')")
     seen.page.reload()
     until(seen, "document.getElementById('pick-title')?.textContent === 'neighbours over rounds'")
     assert seen.page.locator("#pick-logx").is_checked()

@@ -333,7 +333,7 @@ def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_pag
 
 def test_matrices_of_all_methods_share_one_caption(page):
     text = page.read_text(encoding="utf-8")
-    assert text.count(">Share of the recorded rounds in which the receiver, a row, chose the sender.") == 1
+    assert text.count(">Share of the recorded rounds in which the receiver, a row, chose the sender; ") == 1
     assert "<h3>Ours</h3><p>seed 0: " in text
 
 

@@ -10,6 +10,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
 from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.contents.seeds import dots
 from dfl_lightning.bench.report.page.sentences.verdict import lines
 from dfl_lightning.bench.report.page.tables import verdict_table
 
@@ -35,7 +36,7 @@ def cells(tmp_path, make_run):
                 runs.append((name, read_run(folder)))
         methods = find_methods([run for _, run in runs], names=[name for name, _ in runs])
         colours = {method.name: at for at, method in enumerate(methods)}
-        html = verdict_table(lines(methods), colours, "", "")
+        html = verdict_table(lines(methods), colours, "", "", dots(methods))
         return {
             re.search(r'data-method="(.*?)"', row)[1]: {
                 name: " ".join(re.sub("<.*?>", "", text).split())
@@ -55,6 +56,7 @@ def test_models_are_means_over_rounds_and_seeds(cells):
     assert found["Gossip"]["received"] == "3.0"  # three rounds of a megabyte
 
 
-def test_uncounted_values_are_dashes_instead_of_zeros(cells):
+def test_uncounted_values_have_no_column_instead_of_zeros(cells):
     found = cells(without=("models_received", "bytes_received"))
-    assert {(row["models"], row["received"]) for row in found.values()} == {("–", "–")}
+    assert all(not {"models", "received"} & set(row) for row in found.values())
+    assert all("score" in row for row in found.values())

@@ -119,7 +119,7 @@ def rows_of(chart):
 def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     from dfl_lightning.bench.report.methods import find_methods
-    from dfl_lightning.bench.report.page.data.seeds import dots
+    from dfl_lightning.bench.report.page.contents.seeds import dots
     from dfl_lightning.bench.report.page.sections import figures
     from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences
     from dfl_lightning.bench.report.page.tables import verdict_table

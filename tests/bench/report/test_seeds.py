@@ -11,7 +11,7 @@ from dfl_lightning import read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.assemble import page
-from dfl_lightning.bench.report.page.data.seeds import about_lead
+from dfl_lightning.bench.report.page.contents.seeds import about_lead
 from dfl_lightning.bench.report.page.pictures import rows_of
 
 LEVELS = {"Ours": [0.9, 0.62, 0.61], "Theirs": [0.7, 0.64, 0.63], "Third": [0.5, 0.5, 0.5]}

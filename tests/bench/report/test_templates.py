@@ -17,6 +17,7 @@ from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
 from dfl_lightning.bench.report.page.settings import Head
 from dfl_lightning.bench.report.page.tables import Content, LineStyle
+from dfl_lightning.bench.report.page.tables import Head as VerdictHead
 from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.utils.score import Score
 
@@ -65,7 +66,7 @@ def cells(new):
 
 def verdict_row(new, is_aside):
     adversaries = Content(words=new()) if is_aside else None
-    about = {"notes": new(2), "is_aside": is_aside, "adversaries": adversaries}
+    about = {"notes": new(2), "is_aside": is_aside, "adversaries": adversaries, "dots": []}
     return {"method": new(), "key": LineStyle(new(), new()), "cells": cells(new), **about}
 
 
@@ -95,20 +96,49 @@ def study_row(new, key):
 
 
 def whole_page(new):
-    charts = ("table", "learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts")
-    texts = ("title", "count", "live", "verdict", "left_out", "cost_heading", "settings", "command", "commands")
+    charts = ("table", "learning", "bands", "clients", "cost", "sweeps", "over", "why", "alike", "dropouts")
+    texts = (
+        "title",
+        "count",
+        "live",
+        "verdict",
+        "left_out",
+        "cost_heading",
+        "settings",
+        "command",
+        "commands",
+        "trouble",
+    )
     return {
         **{name: new() for name in (*texts, "versions")},
         "lead": {"warning": new(), "first": new(), "others": new()},
         "opening": {"body": new()},
         "charts": {name: new() for name in charts},
         "is_shortened": True,
-        "has_links": True,
-        **dict.fromkeys(("style", "vega", "data", "script"), ""),  # the project's own
+        **dict.fromkeys(("has_links", "has_clients", "differs"), True),
+        **dict.fromkeys(("style", "vega", "columns", "data", "script"), ""),  # the project's own
     }
 
 
+def seeds_row(new):
+    return {"method": new(), "cells": [{"value": new(), "gap": new()}, {"value": "", "gap": ""}], "without": new()}
+
+
+def trouble_of(new):
+    return {"method": new(), "seed": new(), "summary": {"diverged": new(), "dropped out": ""}}
+
+
 VALUES = {
+    "columns.html": lambda new: {},
+    "seeds.html": lambda new: {
+        "table": {"seeds": new(2), "best": new(), "rows": [seeds_row(new), seeds_row(new)]},
+        "where": new(),
+        "label": new(),
+    },
+    "trouble.html": lambda new: {
+        **{"quiet": new(), "lanes": ["diverged", "dropped out"], "most": 1, "height": 9},
+        "runs": [trouble_of(new), trouble_of(new)],
+    },
     "commands.html": lambda new: {
         "rows": [
             commands_row(new, commands=[new(3)]),
@@ -136,7 +166,7 @@ VALUES = {
     },
     "verdict.html": lambda new: {
         "tasks": [
-            {"where": new(), "table": new(), "words": new(), "words_first": words_first}
+            {**{name: new() for name in ("where", "table", "words", "lead", "seeds")}, "words_first": words_first}
             for words_first in (True, False)
         ],
         "note": new(),
@@ -145,6 +175,8 @@ VALUES = {
         "score": Score("Regression", new(), False, False),
         "caption": new(),
         "label": new(),
+        "heads": [VerdictHead("seeds", new(), "")],
+        "has_dots": True,
         "rows": [verdict_row(new, is_aside) for is_aside in (True, False)],
     },
     "versions.html": lambda new: {"runs_by_text": {new(): new(2), new(): new(1)}},

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
-from dfl_lightning.bench.report.page.data.trouble import events
+from dfl_lightning.bench.report.page.contents.trouble import events
 from dfl_lightning.bench.report.writing import write_report
 
 CLIENTS = 4

@@ -50,6 +50,23 @@ def _steps() -> Iterator[int]:
     return (factor * 10**power for power in count() for factor in (1, 2, 5))
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """List the ticks of a logarithmic axis: 1, 2 and 5 times powers of ten; fewer factors over many powers.
+
+    Args:
+        low: lower end of the axis, above 0.
+        high: upper end.
+
+    Examples:
+        >>> log_ticks(0.3, 8.0), log_ticks(1.0, 5000.0)
+        ([0.5, 1.0, 2.0, 5.0], [1.0, 10.0, 100.0, 1000.0])
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if math.log10(high / low) <= 2 else (1, 5) if math.log10(high / low) <= 3 else (1,)
+    ticks = [float(f"{factor * 10.0**power:.6g}") for power in powers for factor in factors]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
 def round_axis(rows: Sequence[Row], ticks: int) -> Any:
     """Make a horizontal axis of rounds.
 

@@ -75,7 +75,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
         .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour)
     )
     line = base.mark_line(strokeWidth=2, interpolate="step", clip=True).encode(
-        x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
+        x=x, y=y, color=colour, strokeDash=method_dash(names, 0.5), opacity=faintness(methods)
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
@@ -264,7 +264,7 @@ def _named(group: Sequence[dict[str, Any]]) -> str:
     words = []
     for row in group[:_NAMED]:
         seed = "" if row["seed"] is None else f", seed {row['seed']}"
-        samples = "" if row["test samples"] is None else f" ({row['test samples']} test samples)"
+        samples = "" if row.get("test samples") is None else f" ({row['test samples']} test samples)"
         words.append(f"client {row['client']}{seed}{samples}")
     more = [f"{len(group) - _NAMED} more"] if len(group) > _NAMED else []
     return "; ".join([*words, *more])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 from dfl_lightning.bench.report.charts.base import altair
 from dfl_lightning.bench.report.charts.theme import DASHES, DOTTED, LIGHT
@@ -31,35 +32,69 @@ def method_colour(names: Sequence[str], field: str = "method") -> Any:
     return alt.Color(f"{field}:N").scale(domain=colour_places(names)).legend(None)
 
 
-def method_dash(names: Sequence[str]) -> Any:
+def method_dash(names: Sequence[str], factor: float = 1.0) -> Any:
     """Make the dashes of methods.
 
     Args:
         names: names of all methods of the page, in the order of their dashes.
+        factor: factor of their lengths; short steps need short dashes.
     """
-    alt, dashes = altair(), [dash_at(index) for index in range(len(colour_places(names)))]
+    alt = altair()
+    dashes = [[factor * length for length in dash_at(index)] for index in range(len(colour_places(names)))]
     return alt.StrokeDash("method:N").scale(domain=colour_places(names), range=dashes).legend(None)
 
 
 def colour_places(names: Sequence[str]) -> list[str]:
     """List the names by the index of their colour; training alone always has the palette's last colour.
 
-    Blank names fill indices that no method has.
+    A method has the same colour on all pages unless another one of the page wants it, too: the names of this library
+    have colours of their own, and any other name one that follows from its letters. What stands in brackets after a
+    name does not change its colour. Blank names fill indices that no method has.
 
     Args:
         names: names of all methods of the page.
 
     Examples:
-        >>> colour_places(["A", "Local", "B"])
-        ['A', 'B', '  ', '   ', '    ', '     ', 'Local']
+        >>> colour_places(["Gossip", "Local", "AFIND+"])
+        ['AFIND+', 'Gossip', '  ', '   ', '    ', '     ', 'Local']
+        >>> colour_places(["Gossip (k = 5)", "Gossip (k = 9)"])[:3]
+        [' ', 'Gossip (k = 5)', 'Gossip (k = 9)']
     """
-    number, placed = len(LIGHT["category"]), [name for name in names if name != LOCAL]
-    for index in range(number - 1, len(placed) + len(placed) // (number - 1) + 1, number):
-        placed.insert(index, " " * index)
-    placed += [" " * index for index in range(len(placed), number)] * (LOCAL in names)
-    if LOCAL in names:
-        placed[number - 1] = LOCAL
-    return placed
+    number = len(LIGHT["category"])
+    own = number - 1  # the last colour is that of training alone
+    placed: dict[int, str] = {number - 1: LOCAL} if LOCAL in names else {}
+    methods = [name for name in dict.fromkeys(names) if name != LOCAL]
+    turns = [methods[at : at + own] for at in range(0, len(methods), own)]  # in each turn, all colours once
+    for turn, name in ((turn, name) for turn, some in enumerate(turns) for name in sorted(some, key=_rank)):
+        wanted = _colour_of(name, own)
+        place = next(
+            turn * number + (wanted + step) % own
+            for step in range(own)
+            if turn * number + (wanted + step) % own not in placed
+        )
+        placed[place] = name
+    last = max(placed, default=-1)
+    return [placed.get(index, " " * (index + 1)) for index in range(last + 1)]
+
+
+_KNOWN = ("AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS")
+"""Names of methods with a colour of their own, by the index of the colour."""
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    """Return the key that puts names with a colour of their own first."""
+    return _base(name) not in _KNOWN, name
+
+
+def _colour_of(name: str, number: int) -> int:
+    """Return the index of the colour that a name should have."""
+    base = _base(name)
+    return _KNOWN.index(base) if base in _KNOWN else crc32(base.encode()) % number
+
+
+def _base(name: str) -> str:
+    """Return a name without the settings in brackets after it."""
+    return name.partition(" (")[0]
 
 
 def dash_at(place: int) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.bench.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, typical
+from dfl_lightning.bench.report.charts.axes import cut, log_ticks, per_cent_axis, rounded_for, score_bounds, typical
 from dfl_lightning.bench.report.charts.base import (
     altair,
     data,
@@ -87,7 +87,11 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     scale = {"type": "log", "base": 10} if log else {}
     x = (
         alt.X("cost:Q")
-        .axis(title=title, tickCount=5, format=",~r" if log else ",f")
+        .axis(
+            title=title,
+            format=",~r" if log else ",f",
+            **({"values": log_ticks(*domain_x)} if log else {"tickCount": 5}),
+        )
         .scale(domain=domain_x, nice=False, **scale)
     )
     axis = cut(score.axis, (row[score.field] for row in [*rows, *flat]), domain)

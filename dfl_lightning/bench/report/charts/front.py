@@ -94,7 +94,14 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     ]
     spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
     labels = end_labels(
-        rows, names, score.field, domain, "cost", height_for(names), lift=11
+        rows,
+        names,
+        score.field,
+        domain,
+        "cost",
+        height_for(names),
+        lift=11,
+        lines=_steps_of(_front(compared, score), score),
     )  # the names stand above the bars that leave a point
     return finished(
         alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), *of_each, spots, *labels),
@@ -135,6 +142,16 @@ def _limits(rows: Sequence[Row], score: Score) -> tuple[float, float]:
         return 0.0, 100.0
     is_error = not score.higher_is_better and all(row[score.field] >= 0 for row in rows)
     return (0.0 if is_error else -math.inf), math.inf
+
+
+def _steps_of(front: Sequence[Row], score: Score) -> list[Row]:
+    """Return the corners of the line that joins the front, which names of methods keep clear of."""
+    corners: list[Row] = []
+    for row in front:
+        if corners:
+            corners.append({**corners[-1], "cost": row["cost"]})
+        corners.append({"method": "", "cost": row["cost"], score.field: row[score.field]})
+    return corners
 
 
 def _front(rows: Sequence[Row], score: Score) -> list[Row]:

@@ -54,6 +54,9 @@ NAMED, LISTED = 60, 40
 """Largest number of nodes with which the graph, and the matrix, show their ids."""
 
 MORE = "; the receiver's own may be more"
+
+RIM = 3.6
+"""Width in pixels of the rim that keeps marks in the matrix apart from dark cells."""
 """Addition to the title of the scale of weights, if a receiver's own model weighs more than all others."""
 
 _DASHES = {KEPT: [1, 0], NEW: [1, 0], SUBSTITUTE: [1, 0], DROPPED: [5, 4], PROBED: [1, 4], STANDS_IN: [3, 2]}
@@ -166,7 +169,7 @@ def look() -> dict[str, Any]:
         "server": SERVER,
     }
     shapes = {"shapes": SHAPES, "cross": CROSS, "triangle": TRIANGLE, "dashes": _DASHES}
-    return {**sizes, **shapes, "named": NAMED, "listed": LISTED, "more": MORE}
+    return {**sizes, **shapes, "named": NAMED, "listed": LISTED, "more": MORE, "rim": RIM}
 
 
 def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
@@ -270,20 +273,19 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], most: float = 1.0)
     )
     area = f"{{{', '.join(f'{state}: {value:.1f}' for state, value in mark_areas(number).items())}}}[datum.state]"
     shapes = {NEW: "square", DROPPED: CROSS, PROBED: "circle"}
-    marks = (
-        base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{PROBED}'], datum.state) >= 0")
-        .transform_calculate(area=area)
-        .mark_point(filled=False, strokeWidth=1.6, opacity=1)
-        .encode(
-            x=alt.X("column:Q").axis(None).scale(x_scale),
-            y=alt.Y("row:Q").axis(None).scale(y_scale),
-            shape=alt.Shape("state:N").scale(domain=list(shapes), range=list(shapes.values())).legend(None),
-            size=alt.Size("area:Q").scale(None),
-            color=alt.Color("colour:N").scale(None),
-            tooltip=_link_tips(),
-        )
+    marked = base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{PROBED}'], datum.state) >= 0")
+    marked = marked.transform_calculate(area=area).encode(
+        x=alt.X("column:Q").axis(None).scale(x_scale),
+        y=alt.Y("row:Q").axis(None).scale(y_scale),
+        shape=alt.Shape("state:N").scale(domain=list(shapes), range=list(shapes.values())).legend(None),
+        size=alt.Size("area:Q").scale(None),
+        tooltip=_link_tips(),
     )
-    layers = [cells, marks]
+    rims = marked.transform_filter(f"datum.state === '{NEW}'").mark_point(
+        style="rim", filled=False, strokeWidth=RIM, opacity=1
+    )
+    marks = marked.mark_point(filled=False, strokeWidth=1.6, opacity=1).encode(color=alt.Color("colour:N").scale(None))
+    layers = [cells, rims, marks]
     if number <= LISTED:
         ids = alt.Chart(data(points))
         at_top = alt.X("order:Q").axis(None).scale(x_scale)

@@ -113,7 +113,7 @@ def who_from_whom(run: Run) -> Any:
             x=alt.X("sender:N").axis(top).scale(domain=order),
             y=alt.Y("receiver:N").axis(left).scale(domain=order),
             color=alt.Color("share:Q")
-            .scale(range="ramp", domainMin=0)
+            .scale(range="ramp", domain=[0, 1])
             .legend(
                 alt.Legend(
                     title="share of rounds",

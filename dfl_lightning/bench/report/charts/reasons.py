@@ -93,7 +93,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     return finished(alt.layer(line, spots, *labels), width=340, height=200)
 
 
-def similarities(run: Run, round: int | None = None) -> Any:
+def similarities(run: Run, round: int | None = None, domain: Sequence[float] | None = None) -> Any:
     """Draw a matrix of the similarities of all pairs of clients in a recorded round.
 
     Clients are in the order of their ground-truth clusters, if known.
@@ -101,6 +101,7 @@ def similarities(run: Run, round: int | None = None) -> Any:
     Args:
         run: run with recorded similarities.
         round: 0-based; the last recorded round up to it is drawn; default: the last recorded round.
+        domain: similarities at both ends of the colours; default: the least and the largest of two different clients.
 
     Raises:
         UserError: the run has recorded no similarities up to that round, or has too many clients for a picture.
@@ -116,6 +117,7 @@ def similarities(run: Run, round: int | None = None) -> Any:
     if number > MOST_CLIENTS:
         raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
     matrix, order = array[recorded[-1]], client_order(run, number)
+    ends = domain or similarity_bounds([run], round) or (0.0, 1.0)
     rows: list[Row] = [
         {"client": i, "similarity": [float(f"{value:.3g}") if math.isfinite(value) else None for value in values]}
         for i, values in enumerate(matrix[:number, :number].tolist())
@@ -133,11 +135,35 @@ def similarities(run: Run, round: int | None = None) -> Any:
         .encode(
             x=alt.X("other:N").axis(at_top).scale(domain=order),
             y=alt.Y("client:N").axis(at_left).scale(domain=order),
-            color=alt.Color("similarity:Q").scale(range="ramp").legend(_ramp_legend("similarity")),
+            color=alt.Color("similarity:Q")
+            .scale(range="ramp", domain=list(ends), clamp=True)
+            .legend(_ramp_legend("similarity")),
             tooltip=[alt.Tooltip("client:N"), alt.Tooltip("other:N"), alt.Tooltip("similarity:Q", format=".3f")],
         )
     )
     return finished(cells.properties(name=TILES), width=380, height=380)
+
+
+def similarity_bounds(runs: Sequence[Run], round: int | None = None) -> tuple[float, float] | None:
+    """Return the least and the largest similarity of two different clients in the last recorded round of some runs.
+
+    Args:
+        runs: runs whose matrices have one scale of colours.
+        round: 0-based; the last recorded round up to it counts.
+
+    Returns:
+        Both ends; None if no run has recorded similarities.
+    """
+    values = []
+    for run in runs:
+        array, rounds = run.comparisons.get("similarity"), run.comparisons.get("rounds")
+        if array is None or rounds is None or array.ndim != 3:
+            continue
+        known = [i for i, r in enumerate(rounds) if (round is None or r <= round) and not np.isnan(array[i]).all()]
+        if known:
+            of_pairs = array[known[-1]][~np.eye(array.shape[-1], dtype=bool)]
+            values += of_pairs[np.isfinite(of_pairs)].tolist()
+    return (min(values), max(values)) if values else None
 
 
 def dropouts(run: Run) -> Any:

@@ -15,9 +15,9 @@ from dfl_lightning.bench.report.charts.theme import DARK, DASHES, DOTTED, LIGHT,
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
-from dfl_lightning.bench.report.page.data.columns import columns_of_page
-from dfl_lightning.bench.report.page.data.seeds import about_lead, dots, seeds_table
-from dfl_lightning.bench.report.page.data.trouble import LANES, trouble_of_page
+from dfl_lightning.bench.report.page.contents.columns import columns_of_page
+from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
+from dfl_lightning.bench.report.page.contents.trouble import LANES, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -118,6 +118,7 @@ def page(
         has_links=bool(linked),
         has_clients=bool(chosen),
         trouble=_trouble(methods, trouble),
+        differs=len(methods) > 1,
         settings=settings_section(methods),
         command=command,
         commands=commands_table(methods),

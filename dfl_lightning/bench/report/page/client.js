@@ -253,7 +253,7 @@ const client = (() => {
   /** How numbers of a task's score are written; they are in the unit of charts. */
   function writing(about) {
     const text = (value) => (about.percent ? value.toFixed(1) : significant(Math.abs(value), value < 0 ? "−" : ""));
-    const signed = (value) => `${value < 0 ? "−" : "+"}${text(Math.abs(value))}`;
+    const signed = (value) => (Number(text(Math.abs(value))) === 0 ? text(0) : `${value < 0 ? "−" : "+"}${text(Math.abs(value))}`);
     const significant = (value, sign) => `${sign}${value >= 1e-6 && value < 1e9 ? value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(value)))) : value.toPrecision(3)}`;
     return { ...about, text, signed, unit: about.percent ? " %" : "", distance: (value) => `${text(Math.abs(value))}${about.percent ? " points" : ""}` };
   }

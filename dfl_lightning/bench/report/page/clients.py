@@ -18,7 +18,7 @@ from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method, names_for_colours, seed_of
 from dfl_lightning.bench.report.network import number_of_nodes
 from dfl_lightning.bench.report.over_seeds import from_one, last_of_clients, pairing_of, thinned
-from dfl_lightning.bench.report.page.data.choices import choices
+from dfl_lightning.bench.report.page.contents.choices import choices
 from dfl_lightning.bench.report.page.sentences.limits import MOST_CLIENTS
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError

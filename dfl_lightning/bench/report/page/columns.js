@@ -156,9 +156,9 @@ const columns = (() => {
     const places = shown.map((row) => row[at]), ends = [Math.min(...places), Math.max(...places)];
     const log = { type: "log", base: 10 };
     const x = (of) => ({ field: of, type: "quantitative", scale: { nice: false, domain: ends[1] > ends[0] ? ends : [ends[0], ends[0] + 1], ...(state.logx ? log : { zero: false }) },
-      axis: { title: `${ACROSS[state.across][1]}${state.logx ? ", logarithmic" : ""}`, tickCount: 8, ...(at === "round" ? { tickMinStep: 1, format: "d" } : { format: ",~r" }) } });
+      axis: { title: `${ACROSS[state.across][1]}${state.logx ? ", logarithmic" : ""}`, tickCount: 8, ...(state.logx ? { values: logTicks(...ends) } : {}), ...(at === "round" ? { tickMinStep: 1, format: "d" } : { format: ",~r" }) } });
     const y = (of) => ({ field: of, type: "quantitative", scale: { domain, nice: false, ...(state.logy ? log : {}) },
-      axis: { title: `${title}${state.logy ? ", logarithmic" : ""}`, titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickCount: 6, ...(state.logy ? { format: "~r" } : {}) } });
+      axis: { title: `${title}${state.logy ? ", logarithmic" : ""}`, titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickCount: 6, ...(state.logy ? { format: "~r", values: logTicks(...domain) } : {}) } });
     const lines = found.map((line) => line.name), places_ = field === "method" ? data.names : lines;
     const color = { field, type: "nominal", legend: null, scale: { domain: places_, ...(field === "method" ? {} : { range: lines.map((_, index) => category[index % (category.length - 1)]) }) } };
     const dashes = field === "method" ? data.names.map((_, place) => dash(place)) : lines.map((_, index) => dash(Math.floor(index / (category.length - 1)) * category.length));
@@ -178,6 +178,12 @@ const columns = (() => {
     const heading = `${name} ${at === "round" ? "over rounds" : `against ${ACROSS[state.across][0]}`}`;
     spec.description = `${heading}. ${lastOf(shown, field).slice(0, 8).map((row) => `${row[field]} ${sayEnd(row.mean, factor)}`).join(", ")}.`;
     return { spec, heading, words: [...new Set(note)].filter(Boolean).join(" ") };
+  }
+  /** 1, 2 and 5 times powers of ten between both ends; fewer factors over many powers. */
+  function logTicks(low, high) {
+    const wide = Math.log10(high / low), factors = wide <= 2 ? [1, 2, 5] : wide <= 3 ? [1, 5] : [1], first = Math.floor(Math.log10(low));
+    const powers = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, at) => first + at);
+    return powers.flatMap((power) => factors.map((factor) => Number((factor * 10 ** power).toPrecision(6)))).filter((tick) => tick >= low && tick <= high);
   }
   const escaped = (name) => name.replaceAll(/([.[\]'"\\])/g, "\\$1");
   const lastOf = (rows, field) => [...new Map(rows.map((row) => [row[field], row])).values()].sort((a, b) => b.mean - a.mean);
@@ -209,7 +215,7 @@ const columns = (() => {
 
   /** Let the picker work.
    *
-   * @param found what `data/columns.py` has made.
+   * @param found what `contents/columns.py` has made.
    * @param redraw draws the chart again.
    * @param tell is called when the reader has chosen something.
    */

@@ -232,11 +232,14 @@ const linked = (() => {
         pen.fillRect(x - edge * unit, y - edge * unit, 2 * edge * unit, 2 * edge * unit);
       }
       const over = links.filter((link) => link.state in marks);
-      pen.lineWidth = 1.6;
       for (const link of over) {
         pen.globalAlpha = opacity(link);
-        pen.strokeStyle = colours[link.state];
-        at(pen, ...of(link), () => pen.stroke(marks[link.state]));
+        // A rim keeps marks of chosen links apart from cells that are as dark as they are.
+        const rim = link.state === "new" ? [[look.rim, colours.card]] : [];
+        for (const [width, colour] of [...rim, [1.6, colours[link.state]]]) {
+          [pen.lineWidth, pen.strokeStyle] = [width, colour];
+          at(pen, ...of(link), () => pen.stroke(marks[link.state]));
+        }
       }
       pen.globalAlpha = 1;
       if (named)

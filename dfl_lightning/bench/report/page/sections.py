@@ -13,7 +13,7 @@ import numpy as np
 from dfl_lightning.bench.report import charts
 from dfl_lightning.bench.report.attack import attacks
 from dfl_lightning.bench.report.charts.over_run import within_clusters
-from dfl_lightning.bench.report.charts.reasons import stood_in_for
+from dfl_lightning.bench.report.charts.reasons import similarity_bounds, stood_in_for
 from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.bench.report.costs import COSTS, SIMULATED
 from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
@@ -23,6 +23,7 @@ from dfl_lightning.bench.report.page.sentences.limits import detailed
 from dfl_lightning.bench.report.page.sentences.spoken import spoken
 from dfl_lightning.bench.report.page.sentences.verdict import and_
 from dfl_lightning.bench.report.settings.sweeps import grids, sweeps
+from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_percent
@@ -54,11 +55,16 @@ GROUPS = {
     ),
     "over": Group(
         "Over the whole run",
-        f"Share of the recorded rounds in which the receiver, a row, chose the sender. {_ORDER}",
+        "Share of the recorded rounds in which the receiver, a row, chose the sender; an empty place is a sender that "
+        f"was never chosen. All matrices have one scale. {_ORDER}",
         "who learned from whom",
     ),
     "alike": Group(
-        "How alike clients are", f"Similarity in the last recorded round. {_ORDER}", "how alike clients are"
+        "How alike clients are",
+        "Similarity in the last recorded round, of what the policy named below the method compares. All matrices have "
+        f"one scale; an empty place is a pair that was not compared. "
+        f"{_ORDER}",
+        "how alike clients are",
     ),
 }
 """Groups of figures by section."""
@@ -167,8 +173,10 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
         collected.where = where.removeprefix(": ")
         _add_charts_of_task(collected, of_task, tail, where)
     collected.where = ""
-    for number, method in enumerate(detailed(methods)):
-        _add_charts_of_method(collected, method, number)
+    shown = detailed(methods)
+    alike = similarity_bounds([method.runs[0] for method in shown])
+    for number, method in enumerate(shown):
+        _add_charts_of_method(collected, method, number, alike)
     return collected.figures
 
 
@@ -262,7 +270,8 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
         "cost",
         f"{field}-by-bytes{tail}",
         f"Test {label} against bytes received{where}",
-        f"Models, probes and proxies that a client received until then, mean over clients.{ended}",
+        "All that a client received until then, mean over clients: models, with those that were only tried (probes), "
+        f"and parts of models or messages as large as them (proxies).{ended}",
         "wide",
         lambda: charts.accuracy_by_bytes(methods),
     )
@@ -380,13 +389,14 @@ def _note_on(column: str, score: Score) -> str:
     return _WORDS[column]
 
 
-def _add_charts_of_method(collected: Collected, method: Method, number: int) -> None:
+def _add_charts_of_method(collected: Collected, method: Method, number: int, alike: tuple[float, float] | None) -> None:
     """Draw the charts of one method: of its first seed.
 
     Args:
         collected: figures to which the charts are appended.
         method: method of the page.
         number: index of the method, for the charts' names.
+        alike: ends of the colours of similarities, the same for all methods; None without similarities.
     """
     run = method.runs[0]
     stood_in = stood_in_for(run)
@@ -397,8 +407,14 @@ def _add_charts_of_method(collected: Collected, method: Method, number: int) -> 
     collected.add_of_group(
         "over", f"over-the-run-{number + 1}", method, f"{seed}{within}", "square", lambda: charts.who_from_whom(run)
     )
+    compared = _compared(run)
     collected.add_of_group(
-        "alike", f"similarities-{number + 1}", method, seed, "square", lambda: charts.similarities(run)
+        "alike",
+        f"similarities-{number + 1}",
+        method,
+        f"{seed}{compared}",
+        "square",
+        lambda: charts.similarities(run, None, alike),
     )
     collected.add(
         "dropouts",
@@ -409,3 +425,18 @@ def _add_charts_of_method(collected: Collected, method: Method, number: int) -> 
         lambda: charts.dropouts(run),
         method.name,
     )
+
+
+def _compared(run: Run) -> str:
+    """Name the policies of a run that compare clients, for the note on its similarities; empty if they are unknown."""
+    groups = [run.config.get(name) for name in ("selection", "substitution", "aggregation")]
+    paths = [str(group.get("class_path", "")).rpartition(".")[2] for group in groups if isinstance(group, dict)]
+    options = [
+        f"{key} = {value}"
+        for group in groups
+        if isinstance(group, dict)
+        for key, value in (group.get("init_args") or {}).items()
+        if key in ("similarity", "metric", "by", "layer", "compare") and value is not None
+    ]
+    words = ", ".join([*filter(None, paths[:1]), *options])
+    return f", {words}" if words else ""

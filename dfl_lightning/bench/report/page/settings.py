@@ -11,7 +11,7 @@ from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.page.sections import heading
 from dfl_lightning.bench.report.page.templates.filling import fill
-from dfl_lightning.bench.report.settings.differences import differences
+from dfl_lightning.bench.report.settings.differences import all_settings, differences
 from dfl_lightning.checkpoints.history import UNKNOWN_SETTINGS, config_text
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def settings_section(methods: Sequence[Method]) -> Markup:
     Args:
         methods: methods of one or several tasks.
     """
+    if len(methods) == 1:
+        return _of_one(methods[0])
     tables: dict[str, dict[str, Any]] = {}
     numbers = {method.full_name: number for number, method in enumerate(methods)}
     for task in sorted({method.task for method in methods}):
@@ -64,6 +66,18 @@ def settings_section(methods: Sequence[Method]) -> Markup:
     if len({method.task for method in methods}) > len(tables):
         note += " Comparisons whose methods differ in the same settings have one table."
     return fill("settings.html", note=note, tables=list(tables.values()))
+
+
+def _of_one(method: Method) -> Markup:
+    """Write the table of all settings of a single method."""
+    settings = all_settings(method.runs[0])
+    head = Head(method.name, method.full_name, config=0 if method.runs[0].config else None)
+    rows = [(Head(setting=breakable(name)), [breakable(value)]) for name, value in settings.items()]
+    if not rows:
+        rows = [(Head(words="the run has no config.yaml"), [[]])]
+    table = {"number": 1, "where": [], "corner": "setting", "across": [head], "rows": rows}
+    note = "All settings of the run, without seeds, monitors, folders and how it is computed."
+    return fill("settings.html", note=note, tables=[table])
 
 
 def _table(methods: Sequence[Method], settings: dict[str, list[str]], numbers: dict[str, int]) -> dict[str, Any]:

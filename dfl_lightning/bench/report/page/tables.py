@@ -21,6 +21,7 @@ from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS
 from dfl_lightning.bench.report.page.sentences.verdict import Line, interval
 from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.bench.stats.statistics import Interval, Spread, spread_of_all
+from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.runs.processor import in_words
 from dfl_lightning.runs.reading import Run
@@ -58,6 +59,33 @@ class Content:
     words: str = ""
 
 
+@dataclass(frozen=True)
+class Head:
+    """The head of a column of the verdict's table.
+
+    Attributes:
+        name: name of the column's cells.
+        words: words of the head, `{score}` for the name of the score.
+        unit: words below, `{percent}` and `{points}` for units of the score.
+    """
+
+    name: str
+    words: str
+    unit: str
+
+
+_HEADS = (
+    Head("score", "test {score}", "{percent}last round"),
+    Head("worst", "worst tenth", "of the clients{per_cent}"),
+    Head("best", "to the best", "{points}"),
+    Head("local", "over training alone", "{points}"),
+    Head("received", "received", "MB a client"),
+    Head("models", "models", "received a round"),
+    Head("seconds", "rounds took", "seconds"),
+    Head("seeds", "seeds", ""),
+)
+"""Columns of the verdict's table; those without any value are left out."""
+
 _NONE = Content(words="–")
 """Content of a cell without a value."""
 
@@ -78,17 +106,22 @@ def verdict_table(
         dots: where the dot of each seed stands, by the full name of the method.
     """
     aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
+    rows = [
+        _verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside)
+        | {"dots": dots[line.method.full_name]}
+        for line in lines
+    ]
+    shown = [head.name for head in _HEADS if any(row["cells"][head.name] != _NONE for row in rows)]
+    for row in rows:
+        row["cells"] = {name: row["cells"][name] for name in shown}
     return fill(
         "verdict_table.html",
         score=lines[0].method.score,
         caption=caption,
         label=label,
+        heads=[head for head in _HEADS if head.name in shown],
         has_dots=any(len(places) > 1 for places in dots.values()),
-        rows=[
-            _verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside)
-            | {"dots": dots[line.method.full_name]}
-            for line in lines
-        ],
+        rows=rows,
     )
 
 
@@ -147,7 +180,7 @@ def _score_content(value: Spread, score: Score) -> Content:
     """Write a mean score, and its standard deviation if there are several seeds."""
     if (missing := _missing(value)) is not None:
         return missing
-    around = "" if value.sd is None else f"± {score.number(value.sd, value.mean)}"
+    around = "" if value.sd is None else f"± {spread_in_words(value.sd, score.number(value.sd, value.mean))}"
     return Content(score.number(value.mean), around)
 
 
@@ -161,7 +194,7 @@ def _spread_content(value: Spread, unit: float, digits: int) -> Content:
     """
     if (missing := _missing(value)) is not None:
         return missing
-    around = "" if value.sd is None else f"± {value.sd * unit:.{digits}f}"
+    around = "" if value.sd is None else f"± {spread_in_words(value.sd, f'{value.sd * unit:.{digits}f}')}"
     return Content(f"{value.mean * unit:,.{digits}f}", around)
 
 

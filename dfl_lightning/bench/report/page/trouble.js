@@ -10,7 +10,7 @@ const trouble = (() => {
 
   /** Let the names in the table choose a run.
    *
-   * @param found what `data/trouble.py` has made.
+   * @param found what `contents/trouble.py` has made.
    * @param again draws the time line.
    */
   function offer(found, again) {

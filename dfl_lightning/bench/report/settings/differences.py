@@ -7,6 +7,7 @@ from typing import Any
 
 from dfl_lightning.bench.report.methods import Method, settings_of, sources_of_run
 from dfl_lightning.bench.report.settings.words import place_of
+from dfl_lightning.runs.reading import Run
 
 _ABSENT = "–"
 """Cell of a method without this setting."""
@@ -54,6 +55,27 @@ def differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]
     inner = mappings if classes == {None} else [value.get("init_args") or {} for value in mappings]
     for key in dict.fromkeys(key for value in inner for key in value):
         yield from differing([value.get(key) for value in inner], f"{name}.{key}".lstrip("."))
+
+
+def all_settings(run: Run) -> dict[str, str]:
+    """Return all settings of a run in words, policies first; a class has one entry with its arguments.
+
+    Args:
+        run: run with a config; the result is empty without one.
+    """
+    if not run.config:
+        return {}
+    rows = sorted(_entries(settings_of(run), ""), key=lambda row: place_of(row[0].partition(".")[0]))
+    return {name: words(value) for name, value in rows if value not in (None, {}, [])}
+
+
+def _entries(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of each setting, with classes whole."""
+    if isinstance(value, dict) and value and "class_path" not in value:
+        for key, inner in value.items():
+            yield from _entries(inner, f"{name}.{key}".lstrip("."))
+    else:
+        yield name, value
 
 
 def words(value: Any) -> str:

@@ -62,7 +62,7 @@ def sweeps(methods: Sequence[Method]) -> dict[str, list[Line]]:
             own = numbers[method.full_name]
             if setting in own:
                 groups.setdefault(_rest(method, own, [setting]), {})[own[setting]] = method
-        kept = [dict(sorted(group.items())) for group in groups.values() if len(group) >= LEAST]
+        kept = [dict(sorted(group.items())) for group in groups.values() if _is_line(group)]
         if kept:
             names = _names([next(iter(group.values())) for group in kept], numbers, [setting])
             found[setting] = [Line(name, group) for name, group in zip(names, kept, strict=True)]
@@ -94,6 +94,11 @@ def grids(methods: Sequence[Method]) -> dict[tuple[str, str], list[Grid]]:
                 names = _names([next(iter(group.values())) for group in kept], numbers, [first, second])
                 found[first, second] = [Grid(name, group) for name, group in zip(names, kept, strict=True)]
     return found
+
+
+def _is_line(group: Mapping[float, Method]) -> bool:
+    """Return True for two values or more; a method and the same without neighbours are no sweep."""
+    return len(group) >= LEAST + any(method.is_local for method in group.values())
 
 
 def _is_grid(places: Sequence[tuple[float, float]]) -> bool:

@@ -1,0 +1,104 @@
+"""What is seen: colours that stay from page to page, tables that fit or say that they go on, no empty columns."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning import read_run
+from dfl_lightning.bench import report
+from dfl_lightning.bench.report.charts.colours import colour_places
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.assemble import page
+from dfl_lightning.bench.report.page.sections import figures
+from dfl_lightning.bench.report.writing import write_report
+from dfl_lightning.utils.score import Score
+
+NAMES = ["AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS"]
+
+
+def test_a_method_has_one_colour_on_all_pages():
+    colours = {name: colour_places(NAMES).index(name) % 7 for name in NAMES}
+    assert sorted(colours.values()) == list(range(6))
+    for names in (["Gossip"], ["PANM", "Local", "Gossip"], ["A new one", "Another", *NAMES[:3]], NAMES[::-1]):
+        places = colour_places(names)
+        for name in set(names) & set(NAMES):
+            assert places.index(name) % 7 == colours[name]
+    assert colour_places(["Gossip (k = 5)", "Local"]).index("Gossip (k = 5)") % 7 == colours["Gossip"]
+    assert colour_places(["mine", "Local"])[6] == "Local"
+    many = [f"method {number}" for number in range(30)]
+    assert {name for name in colour_places(many) if name.strip()} == set(many)
+    assert all(not name.strip() for name in colour_places(many)[6::7])  # the grey of training alone
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, make_run, make_links):
+    folder, rng, found = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), []
+    for name, k in (("AFIND", 3), ("Gossip", 3), ("Gossip", 0)):
+        for seed in range(3):
+            run = make_run(
+                folder / f"{name} {k} {seed}",
+                rng.uniform(0.6, 0.9, (3, 6)),
+                make_links(rng, 3, 6, k) if k else [],
+                seed=seed,
+                received=3e6 if k else 0.0,
+                config={"selection": {"class_path": name, "init_args": {"k": k}}},
+            )
+            if k:
+                similarity = rng.uniform(-0.5 if name == "AFIND" else 0.2, 0.9, (1, 6, 6))
+                np.savez(run / "comparisons.npz", rounds=[2], similarity=similarity, threshold=np.zeros((1, 6)))
+            found.append(run)
+    return found
+
+
+def test_matrices_share_one_scale(runs):
+    methods = find_methods([read_run(run) for run in runs])
+    drawn = figures(methods)
+
+    def domains(section):
+        return [figure.spec["encoding"]["color"]["scale"]["domain"] for figure in drawn if figure.section == section]
+
+    assert domains("over") == [[0, 1]] * 2
+    alike = domains("alike")
+    values = [read_run(run).comparisons["similarity"][0] for run in (runs[0], runs[3])]
+    pairs = np.concatenate([array[~np.eye(6, dtype=bool)] for array in values])
+    assert alike == [[pytest.approx(pairs.min()), pytest.approx(pairs.max())]] * 2
+    assert report.similarities(read_run(runs[0])).to_dict()["encoding"]["color"]["scale"]["domain"] != alike[0]
+
+
+def test_the_page_of_one_run_has_its_settings_and_no_column_of_dashes(runs):
+    text = page(find_methods([read_run(runs[0])]))
+    table = re.search(r"<table class='verdict'>(.*?)</table>", text, re.DOTALL)[1]
+    assert "to the best" not in table
+    assert ">–<" not in table
+    assert "<h2>Settings</h2>" in text
+    assert "AFIND: k = 3" in re.sub("<wbr>", "", text)
+
+
+def test_numbers_that_are_zero_have_no_sign_and_no_spread():
+    assert [Score().signed(value) for value in (-0.0004, 0.0, 0.0006, -0.0006)] == ["0.0", "0.0", "+0.1", "−0.1"]
+
+
+OUTSIDE = """() => [...document.querySelectorAll("main :is(p, h3, h4), caption span, .controls > *")].filter((part) => {
+  const box = part.getBoundingClientRect(), card = part.closest("section").getBoundingClientRect();
+  return box.width && (box.right > card.right - 8 || box.left < card.left);
+}).map((part) => part.textContent)"""
+FITS = """() => [...document.querySelectorAll("#verdict .scroll")].map((box) => box.scrollWidth - box.clientWidth)"""
+MISMATCHED = """() => [...document.querySelectorAll("button[aria-label], summary[aria-label]")]
+  .filter((part) => part.textContent.trim()
+    && !part.getAttribute("aria-label").toLowerCase().includes(part.textContent.trim().toLowerCase()))
+  .map((part) => part.outerHTML)"""
+
+
+def test_sentences_and_tables_fit_on_tablets_and_labels_have_their_words(runs, tmp_path, open_page, redrawn):
+    seen = open_page(write_report(runs, tmp_path / "page.html"), 1024, everything=False)
+    for width in (1024, 768, 900):
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        assert seen.page.evaluate(OUTSIDE) == [], width
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        if width > 860:
+            assert set(seen.page.evaluate(FITS)) == {0}, width
+    assert seen.page.evaluate(MISMATCHED) == []
+    assert seen.console == []
