@@ -3,11 +3,11 @@
 from dfl_lightning.bench.report.charts.clients import gain_over_local, sorted_clients
 from dfl_lightning.bench.report.charts.cost import accuracy_by_bytes, accuracy_by_time
 from dfl_lightning.bench.report.charts.curves import client_bands, learning_curves
-from dfl_lightning.bench.report.charts.front import accuracy_front
 from dfl_lightning.bench.report.charts.links import collaboration_graph, link_heatmap
 from dfl_lightning.bench.report.charts.over_run import who_from_whom
+from dfl_lightning.bench.report.charts.points.front import accuracy_front
+from dfl_lightning.bench.report.charts.points.sweep import score_by_setting, score_by_two_settings
 from dfl_lightning.bench.report.charts.reasons import dropouts, found_over_rounds, similarities
-from dfl_lightning.bench.report.charts.sweep import score_by_setting, score_by_two_settings
 
 __all__ = [
     "accuracy_by_bytes",
