@@ -39,7 +39,7 @@ from dfl_lightning.round.joining import refuse_joining
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.round.run.per_client import ClientNumbers, client_numbers
 from dfl_lightning.tasks import Task, default_task
-from dfl_lightning.topology import Topology, load_topology
+from dfl_lightning.topology import Topology, load_topology, own_class
 from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.trainer_callbacks import check_monitored
 from dfl_lightning.utils.code.constructor_arguments import arguments_of
@@ -200,6 +200,11 @@ def _targets_of_clients(data: ClientData) -> dict[str, dict[int, Tensor]]:
         split: {client: targets[part] for client, part in enumerate(indices) if len(part)}
         for split, indices in parts.items()
     }
+
+
+def parts_of_graphs(trainer: DFLTrainer) -> tuple[Any, ...]:
+    """Return the run's topology, and the class of a user's that it names, whose code is part of the run."""
+    return trainer.topology, own_class(trainer.topology)
 
 
 def _topology(trainer: DFLTrainer, data: ClientData, seed: int) -> Topology:

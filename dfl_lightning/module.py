@@ -18,7 +18,7 @@ from torchmetrics import Metric
 from dfl_lightning import evaluation
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References
-from dfl_lightning.build import build_run, refuse_broken_start, schedule_draws
+from dfl_lightning.build import build_run, parts_of_graphs, refuse_broken_start, schedule_draws
 from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text
@@ -220,7 +220,7 @@ class DFLModule(LightningModule):
     def _find_sources(self) -> None:
         """Find the source of the user's own code, and compare it with that of the configs that the run repeats."""
         trainer = self.dfl_trainer
-        parts = [*trainer.callbacks, trainer.datamodule, trainer.topology, vars(self)]  # type: ignore[attr-defined]
+        parts = [*trainer.callbacks, trainer.datamodule, *parts_of_graphs(trainer), vars(self)]  # type: ignore[attr-defined]
         self.sources = sources_of(parts)
         now = hashes_of(self.sources)
         said = [source.why for source in self.sources.values() if source.why]

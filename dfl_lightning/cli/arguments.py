@@ -409,10 +409,10 @@ class Settings:
 
 
 def _keys_of_topology(source: str, option: str) -> dict[str, Any]:
-    """Read the keys of a topology file, so that an option can be added to them; raise if it has no generator."""
+    """Read the keys of a topology file, so that an option can be added to them; raise if its graph is in a file."""
     path = find("topologies", source)
     keys = read_config(path) if path.suffix in (".yaml", ".yml") else {}
-    if "generator" not in keys:  # the path of a graph's file is relative to this file
+    if "generator" not in keys and "class_path" not in keys:  # the path of a graph's file is relative to this file
         raise UserError(
             f"--topology.{option}: topology {source} names no generator, so the command line "
             "cannot add an option to it; write a topology file"

@@ -79,6 +79,7 @@ from dfl_lightning.terminal.explain import explain
 from dfl_lightning.terminal.framing import name_no_page
 from dfl_lightning.terminal.observing import only_warns
 from dfl_lightning.terminal.per_client import per_client_table
+from dfl_lightning.topology import MovingTopology
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.trainer_callbacks import default_monitors
 from dfl_lightning.utils.code.users_code import exits_refused, where_in_users_code
@@ -339,7 +340,7 @@ class DFLCLI(LightningCLI):
 
 def check_config(config: dict[str, Any]) -> None:
     """Check a parsed config for objects and functions that are not allowed, before they are made."""
-    groups = {**FAMILIES, "objective": Objective, "data": FederatedData}
+    groups = {**FAMILIES, "objective": Objective, "data": FederatedData, "topology": MovingTopology}
     for key, values in config.items():
         if key in SECTIONS:
             for option, value in vars(values).items():

@@ -21,7 +21,7 @@ STAR.add_nodes_from([4, 5])
 
 
 class Bytes(Monitor):
-    """The bytes that each round's clients received, by link."""
+    """The bytes that clients received in each round, by link."""
 
     def __init__(self):
         self.rounds = []

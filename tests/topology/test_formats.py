@@ -359,7 +359,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, text, sentenc
     [
         (np.ones((2, 3)), "topology matrix: a matrix has as many rows as columns, and this has the shape [2, 3]."),
         (np.ones((4, 4)), "topology matrix: 4 nodes, but data has 3 clients; give a graph with 3 nodes."),
-        ([[0, 1], [1]], "topology matrix: it cannot be read ("),
+        ([[0, 1], [1]], "topology matrix: the matrix cannot be read ("),
         (np.array([[0, 1j], [1, 0]]), "topology matrix: the entries are of the type complex128; give numbers."),
         (torch.full((3, 3), float("inf")), "topology matrix: the entry at [0, 0] is inf; give a finite number."),
     ],

@@ -256,7 +256,7 @@ SECOND = "topology: item 2 of the sequence"
         ({"rounds": 3}, "topology: unknown key 'rounds'"),
         ({"generator": "server", "link_share": 0.8}, "topology: links to a server do not fail by link_up, arc_up or "
          "link_share, since a client without its only link is a client that dropped out; use --dropout Bernoulli or"),
-        ({"sequence": [ITEM]}, "topology: exactly one of the keys generator, graph and sequence is needed."),
+        ({"sequence": [ITEM]}, "topology: exactly one of the keys generator, graph, class_path and sequence is "),
         ({"generator": None, "graph": "line.edgelist", "every": 2},
          "topology: every draws a generator's graph anew; for graph files in turn use sequence."),
     ],
@@ -279,7 +279,7 @@ def test_mistakes_about_links_and_redraws_are_reported(files, keys, sentence):
          "topology: item 1 of the sequence needs rounds, the number of rounds it holds."),
         ({"sequence": [ITEM, {"generator": "complete"}], "repeat": True}, f"{SECOND} needs rounds, the number of "),
         ({"sequence": [ITEM, {**ITEM, "rounds": 0}]}, f"{SECOND}: rounds must be a whole number >= 1, not 0."),
-        ({"sequence": [ITEM, {"rounds": 1}]}, f"{SECOND}: exactly one of the keys generator and graph is needed."),
+        ({"sequence": [ITEM, {"rounds": 1}]}, f"{SECOND}: exactly one of the keys generator, graph and class_path "),
         ({"sequence": [ITEM, {"sequence": [ITEM], "rounds": 1}]}, f"{SECOND}: unknown key 'sequence' (keys: generat"),
         ({"sequence": [ITEM, {**ITEM, "generator": "compleet"}]}, f"{SECOND}: unknown generator 'compleet'; did you"),
         ({"sequence": [ITEM, {**ITEM, "seed": -1}]}, f"{SECOND}: seed must be a whole number >= 0, not -1."),

@@ -11,11 +11,13 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
+import torch
 
 from dfl_lightning.topology.formats.contradictions import ContradictionError, EdgeList
 from dfl_lightning.topology.formats.edge_list import read_edge_list
 from dfl_lightning.topology.formats.lines import Lines
 from dfl_lightning.topology.formats.read import GraphRead
+from dfl_lightning.utils.errors import reason
 
 _ROUNDING = 1e-6
 """Largest difference of a mixing matrix's row sums from 1."""
@@ -70,6 +72,32 @@ def from_sparse(matrix: Any) -> GraphRead:
     on = receivers == senders
     diagonal[receivers[on]] = values[kept][on]
     return _from_entries(receivers, senders, values[kept], diagonal, None)
+
+
+def from_any_matrix(source: Any) -> GraphRead | None:
+    """Return the graph of a matrix of numpy, torch or scipy, or of a list of lists; None if the source is none of them.
+
+    A list that begins with a tuple is not a matrix.
+
+    Args:
+        source: any object.
+
+    Raises:
+        ContradictionError: see `from_matrix`; or the matrix is not of numbers.
+    """
+    rows = isinstance(source, list) and bool(source) and isinstance(source[0], list | np.ndarray)
+    if not rows and not isinstance(source, np.ndarray | torch.Tensor) and not hasattr(source, "tocoo"):
+        return None
+    try:
+        if hasattr(source, "tocoo"):
+            return from_sparse(source)
+        if isinstance(source, torch.Tensor):
+            source = source.detach().cpu().to_dense().double()
+        return from_matrix(np.asarray(source))
+    except ContradictionError:
+        raise
+    except (ValueError, TypeError) as error:  # a list whose rows have different lengths, or a tensor without numbers
+        raise ContradictionError(f"the matrix cannot be read ({reason(error)}); give numbers, [m, m]") from error
 
 
 def from_array(array: np.ndarray, num_clients: int, directed: bool | None = None) -> GraphRead:

@@ -22,10 +22,14 @@ class Step(NamedTuple):
     Attributes:
         links: links of the m clients.
         weights: entries of the round's mixing matrix for these links, float64 [E]; None: links have no weights.
+        members: the clients that are there, bool [m]; None: all of them.
+        mixing: True if the weights are entries of a mixing matrix.
     """
 
     links: Links
     weights: Tensor | None = None
+    members: Tensor | None = None
+    mixing: bool = False
 
 
 class GraphSequence(NamedTuple):
@@ -36,7 +40,8 @@ class GraphSequence(NamedTuple):
         period: number of rounds after which the graphs repeat; None: they never do.
         recipe: generator, arguments and seed in words, which determine all graphs.
         arcs: True if links are arcs: a client may receive from another one that does not receive from it.
-        mixing: True if the steps have weights.
+        mixing: True if the steps have weights that are entries of a mixing matrix.
+        again: how the graphs follow each other if they never repeat, in words.
     """
 
     step: Callable[[int], Step]
@@ -44,6 +49,7 @@ class GraphSequence(NamedTuple):
     recipe: str
     arcs: bool = False
     mixing: bool = False
+    again: str = "drawn anew in each round"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +120,7 @@ class Scheduled(Topology):
             step, arcs = self.schedule.step(number), self.schedule.arcs
             graph = Listed(
                 self.written, self.labels, name=self.name, failures=self.failures, mixing=self.mixing,
-                listed=step.links, weighed=step.weights, arcs=arcs,
+                listed=step.links, members=step.members, weighed=step.weights, arcs=arcs,
             )  # fmt: skip
             self._latest.clear()
             self._latest[number] = graph
@@ -127,7 +133,7 @@ class Scheduled(Topology):
         """
         period = self.schedule.period
         if period is None:
-            return [*self.at(0).facts(), "drawn anew in each round"]
+            return [*self.at(0).facts(), self.schedule.again]
         several = [self.schedule.step(number).links for number in range(period)]
         sizes = [len(links) // (1 if self._of_arcs else 2) for links in several]
         least = min(int(links.count.min()) for links in several)
@@ -156,7 +162,8 @@ class Scheduled(Topology):
     def identity(self) -> str:
         """Return the number of nodes, the recipe of the graphs and the failures; see `Topology.identity`."""
         links = f", {self.failures.describe()} by seed {self.failures.seed}" if self.failures.fail else ""
-        return f"{count(self.num_nodes, 'node')}, {self.schedule.recipe}{links}"
+        join = ", new clients start from their neighbours" if self.join == "neighbours" else ""
+        return f"{count(self.num_nodes, 'node')}, {self.schedule.recipe}{links}{join}"
 
     @property
     def _of_arcs(self) -> bool:

@@ -17,6 +17,7 @@ from dfl_lightning.topology.over_time.time_varying import Sequence, union
 from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.topology.reading.single import (
     KEYS_OF_A_GRAPH,
+    KINDS,
     Context,
     brief,
     graph_of,
@@ -78,8 +79,8 @@ def sequence_of(content: Mapping[str, Any], context: Context) -> Topology:
 def _item(item: Mapping[str, Any], context: Context) -> tuple[Topology, int | None]:
     """Build the graph of an item, and return it with its number of rounds; None if the item does not say."""
     refuse_unknown(item, _KEYS_OF_AN_ITEM, context.where)
-    if ("generator" in item) == ("graph" in item):
-        raise UserError(f"{context.where}: exactly one of the keys generator and graph is needed.")
+    if sum(key in item for key in KINDS) != 1:
+        raise UserError(f"{context.where}: exactly one of the keys generator, graph and class_path is needed.")
     duration = item.get("rounds")
     if duration is not None and not is_count(duration, 1):
         raise UserError(f"{context.where}: rounds must be a whole number >= 1, not {brief(duration)}.")
@@ -102,7 +103,7 @@ def _with_everyone(items: list[Mapping[str, Any]], context: Context) -> Context:
     everyone: dict[str, tuple[Hashable, dict[str, Any]]] = {}
     first: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
-        if "graph" not in item or "generator" in item:
+        if [key for key in KINDS if key in item] != ["graph"]:
             continue
         path, graph = read_of(item, replace(_of_item(number, context), read=read))
         read[path, item.get("directed")] = graph

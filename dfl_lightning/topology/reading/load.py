@@ -14,9 +14,12 @@ import yaml
 
 from dfl_lightning.topology.formats.contradictions import ContradictionError
 from dfl_lightning.topology.formats.files import FORMATS, read_bytes, read_graph
-from dfl_lightning.topology.formats.matrices import from_matrix, from_sparse
+from dfl_lightning.topology.formats.matrices import from_any_matrix
 from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.graph import Topology
+from dfl_lightning.topology.over_time.link_failures import LinkFailures
+from dfl_lightning.topology.over_time.moving import MovingTopology, class_named, schedule_of_moving
+from dfl_lightning.topology.over_time.scheduled import Scheduled
 from dfl_lightning.topology.over_time.schedules import method_name
 from dfl_lightning.topology.reading.normalise import to_topology
 from dfl_lightning.topology.reading.spec import KEYS, from_keys
@@ -29,14 +32,16 @@ Matrix = np.ndarray | torch.Tensor | list
 
 
 def load_topology(
-    source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph | Matrix, num_clients: int, seed: int = 0
+    source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph | Matrix | MovingTopology,
+    num_clients: int,
+    seed: int = 0,
 ) -> Topology:
     """Load the topology of a run.
 
     Args:
         source: the path of a topology file (.yaml) or of a graph file (.graphml, .gexf, .edgelist, .csv, …), the name
-            of a shipped topology, the content of a topology file as a mapping, a networkx graph, or a matrix [m, m] of
-            numpy, torch or scipy whose entry (i, j) lets client i receive from client j.
+            of a shipped topology, the content of a topology file as a mapping, a networkx graph, a matrix [m, m] of
+            numpy, torch or scipy whose entry (i, j) lets client i receive from client j, or a `MovingTopology`.
         num_clients: number of clients m, which must equal the graph's number of nodes.
         seed: the run's seed, for random generators and failing links if the file does not set one.
 
@@ -51,6 +56,9 @@ def load_topology(
     """
     if (read := _from_matrix(source)) is not None:
         return to_topology(read, num_clients, "topology matrix", "given")
+    if isinstance(source, MovingTopology):
+        schedule = schedule_of_moving(source, num_clients, seed)
+        return Scheduled.of(schedule, num_clients, type(source).__name__, LinkFailures())
     if isinstance(source, nx.Graph):
         return to_topology(source, num_clients, "topology graph", str(source.name or "given"))
     if isinstance(source, Mapping):
@@ -70,19 +78,29 @@ def load_topology(
 
 
 def _from_matrix(source: Any) -> GraphRead | None:
-    """Return the graph of a matrix of numpy, torch or scipy, or of a list of lists; None if the source is no matrix."""
-    if not isinstance(source, np.ndarray | torch.Tensor | list) and not hasattr(source, "tocoo"):
-        return None
+    """Return the graph of a matrix; None if the source is no matrix."""
     try:
-        if hasattr(source, "tocoo"):
-            return from_sparse(source)
-        if isinstance(source, torch.Tensor):
-            source = source.detach().cpu().to_dense().double()
-        return from_matrix(np.asarray(source))
+        return from_any_matrix(source)
     except ContradictionError as error:
         raise UserError(f"topology matrix: {error}.") from error
-    except (ValueError, TypeError) as error:  # a list whose rows have different lengths, or a tensor without numbers
-        raise UserError(f"topology matrix: it cannot be read ({reason(error)}); give numbers, [m, m].") from error
+
+
+def own_class(source: Any) -> type | None:
+    """Return the user's class that a topology is made by; None if there is none.
+
+    Args:
+        source: the topology of a run, as `load_topology` takes it.
+    """
+    if isinstance(source, MovingTopology):
+        return type(source)
+    if isinstance(source, str | os.PathLike):
+        path = _find(source)
+        source = _read_yaml(path) if path.suffix.lower() in (".yaml", ".yml") else None
+    items = source.get("sequence") if isinstance(source, Mapping) else None
+    for keys in (source, *(items if isinstance(items, list) else ())):
+        if isinstance(keys, Mapping) and "class_path" in keys:
+            return class_named(keys["class_path"], "topology")
+    return None
 
 
 def method_of(source: Any) -> str:

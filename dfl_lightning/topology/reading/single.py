@@ -17,6 +17,7 @@ from dfl_lightning.topology.formats.read import GraphRead
 from dfl_lightning.topology.generators.by_name import COMPLETE, generate, is_random
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.over_time.link_failures import LinkFailures
+from dfl_lightning.topology.over_time.moving import moving_of, schedule_of_moving
 from dfl_lightning.topology.over_time.scheduled import Scheduled
 from dfl_lightning.topology.over_time.schedules import SCHEDULES, schedule_of
 from dfl_lightning.topology.over_time.time_varying import Redrawn
@@ -24,7 +25,13 @@ from dfl_lightning.topology.reading.normalise import to_topology
 from dfl_lightning.utils.errors import UserError, nearest
 
 _KEYS_OF_LINKS = ("link_up", "arc_up", "link_share")
-KEYS_OF_A_GRAPH = ("generator", "args", "seed", "graph", "directed", *_KEYS_OF_LINKS, "every")
+KEYS_OF_A_GRAPH = (
+    *("generator", "args", "seed", "graph", "directed", "class_path", "init_args"),
+    *_KEYS_OF_LINKS,
+    "every",
+)
+KINDS = ("generator", "graph", "class_path")
+"""Keys that say what a graph is made from; it has exactly one."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def graph_of(content: Mapping[str, Any], context: Context) -> Topology:
     """Build the topology of a single graph, which may be drawn again every few rounds.
 
     Args:
-        content: keys and values of a graph, with exactly one of `generator` and `graph`.
+        content: keys and values of a graph, with exactly one of `KINDS`.
         context: source of the keys, and the settings that they inherit.
 
     Raises:
@@ -95,7 +102,19 @@ def graph_of(content: Mapping[str, Any], context: Context) -> Topology:
     every = content.get("every")
     if every is not None and not is_count(every, 1):
         raise UserError(f"{context.where}: every must be a whole number of rounds >= 1, not {brief(every)}.")
+    if "class_path" in content:
+        return _from_class(content, every, context)
     return _from_generator(content, every, context) if "generator" in content else _from_file(content, every, context)
+
+
+def _from_class(content: Mapping[str, Any], every: int | None, context: Context) -> Topology:
+    for key in ("args", "directed", "every"):
+        if content.get(key) is not None:
+            instead = "; its arguments are init_args" if key == "args" else "; the class says it"
+            raise UserError(f"{context.where}: {key} does not go with class_path{instead}.")
+    moving = moving_of(content, context.where)
+    schedule = schedule_of_moving(moving, context.num_clients, context.seed)
+    return Scheduled.of(schedule, context.num_clients, context.name or type(moving).__name__, context.failures)
 
 
 def read_of(content: Mapping[str, Any], context: Context) -> tuple[Path, GraphRead]:
