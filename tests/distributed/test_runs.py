@@ -23,7 +23,7 @@ def check(runs, tmp_path, counts, words):
     found = {}
     for count in counts:
         folder = tmp_path / str(count)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "tiny.py").write_text(TINY_CNN)
         runs.fit(count, folder, words)
         found[count] = runs.contents(folder)
@@ -125,6 +125,30 @@ OTHERS = {
 @pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
 def test_all_other_callbacks_give_equal_results_in_3_processes(runs, tmp_path, words):
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
+
+
+COMERS = """
+import networkx as nx
+from dfl_lightning.topology import MovingTopology
+
+
+class Comers(MovingTopology):
+    def graph(self, round, clients, random):
+        there = [client for client in range(clients) if client % 4 <= round + 1]
+        return nx.gnp_random_graph(clients, 0.4, seed=int(random.integers(1000))).subgraph(there)
+"""
+
+
+def test_graphs_of_a_users_class_are_the_same_in_2_processes(runs, tmp_path):
+    """Also with clients that join late, whose neighbours are in the other process."""
+    for count in (1, 2):
+        (tmp_path / str(count)).mkdir()
+        (tmp_path / str(count) / "comers.py").write_text(COMERS)
+    topology = ["--topology", "{class_path: comers.Comers, join: neighbours, seed: 3}"]
+    words = ["--config", "gossip", *SMALL, *topology, "--trainer.cohorts", "2", "--model.local_epochs", "1"]
+    rows, _, _ = check(runs, tmp_path, (1, 2), words)
+    assert [float(row["active"]) for row in rows] == [12, 18, 24]
+    assert [float(row["proxies_received"]) > 0 for row in rows] == [False, True, True]
 
 
 def test_every_shipped_config_is_tested_in_several_processes(request):
