@@ -269,8 +269,8 @@ class DFLCLI(LightningCLI):
             self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {dropped}")
         for (former, made), options in self._settings.left.items():
             self.trainer.remarks.append(
-                f"data {made} takes the place of the config's {former}, whose options {', '.join(options)} are "
-                f"dropped; those of {made} are given by --data.NAME"
+                f"data {made} takes the place of the config's {former}; dropped with it: {', '.join(options)}; "
+                f"those of {made} are given by --data.NAME"
             )
         self.trainer.replaced_monitors = self._settings.replaced_monitors
 

@@ -299,8 +299,8 @@ def test_shipped_config_on_a_table_names_what_it_drops(dfl):
     done = dfl("--config gossip --trainer.max_rounds 1 --data Vectors --data.num_clients 4")
     assert done.code == 0
     assert (
-        "note: data Vectors takes the place of the config's Digits, whose options partition, test_fraction are "
-        "dropped; those of Vectors are given by --data.NAME"
+        "note: data Vectors takes the place of the config's Digits; dropped with it: partition, test_fraction; "
+        "those of Vectors are given by --data.NAME"
     ) in done.out.splitlines()
 
 
