@@ -28,6 +28,7 @@ from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.optimizing.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
+from dfl_lightning.engines.trials.constant_buffers import constant_buffers
 from dfl_lightning.metrics import about_clients
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters
@@ -43,6 +44,7 @@ from dfl_lightning.topology import Topology, load_topology, own_class
 from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.trainer_callbacks import check_monitored
 from dfl_lightning.utils.code.constructor_arguments import arguments_of
+from dfl_lightning.utils.code.frozen import tensors_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
@@ -118,7 +120,9 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     if module.metrics:
         remarks = about_clients(module.metrics, _targets_of_clients(data), task, shape)
         trainer.remarks += [remark for remark in remarks if remark not in trainer.remarks]
-    layout = Layout(module.network, module.shared_patterns)
+    dtype = dtype_of_rows(trainer)
+    layout = Layout(module.network, module.shared_patterns, constant_buffers(module.network, data, dtype, seed))
+    load_base(layout, module.network, module.init, module.init_skip, dtype, trainer.strategy.root_device)
     phases = module.objective.phases(layout, module.duration, 0)
     optimizer, schedule, scheduled = _optimization(module, trainer, stage, layout, phases)
 
@@ -168,6 +172,41 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     engine.attach(bank)
     federation.bank, federation.engine = bank, engine
     return RunParts(federation, phases, optimizer, schedule, scheduled, engine, bank)
+
+
+def load_base(
+    layout: Layout, network: nn.Module, init: str, skip: Sequence[str], dtype: torch.dtype, device: torch.device
+) -> None:
+    """Set the values that all clients share: those of the network, or of the file of `model.init`.
+
+    Args:
+        layout: the columns of a row, and what has none.
+        network: the network with its first values.
+        init: `common`, `independent` or a file.
+        skip: patterns of names that are not read from the file.
+        dtype: type of the run's models.
+        device: the run's device.
+
+    Raises:
+        UserError: the file does not have these values, or not as numbers.
+    """
+    if init in ("common", "independent") or not layout.common:
+        layout.load_base(tensors_of(network), dtype, device)
+        return
+    state, _ = _start_in_file(layout, network, init, skip)
+    try:
+        layout.load_base(state, dtype, device)
+    except UserError as error:
+        raise UserError(f"model.init={init}: {error}") from None
+
+
+def _start_in_file(
+    layout: Layout, network: nn.Module, init: str, skip: Sequence[str]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Read the first values of all parameters and buffers from a file; return them with remarks."""
+    in_files = network.state_dict()
+    entries = (*layout.entries, *layout.common)
+    return read_start(init, {e.name: in_files[e.name] for e in entries if e.name in in_files}, skip)
 
 
 def run_seed() -> int:
@@ -427,6 +466,7 @@ def _engine(
         prediction=federation.policy(Prediction),
         watched=_watched(federation),
         task=federation.task,
+        base=federation.layout.base,
     )
     engine = trainer.tried or make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first
@@ -472,6 +512,8 @@ def _former_bank(
         what = f"{former.federation.num_nodes} nodes, clients and servers, and this run has {federation.num_nodes}"
     elif missing:
         what = f"no row set '{missing[0]}', which a policy or the objective of this run keeps"
+    elif former.federation.layout.common != federation.layout.common:
+        what = "other parameters frozen"
     elif rows["models"].dtype != dtype:
         what = f"models of {str(rows['models'].dtype)[6:]}, and this run computes in {str(dtype)[6:]}"
     elif not torch.equal(_owners(trainer, federation, engine), bank.ranks.owner):
@@ -498,8 +540,7 @@ def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype, 
         return layout.flatten(network, dtype).repeat(len(nodes), 1)
     if init == "independent":
         return torch.stack([layout.flatten(fresh_parameters(network, federation.seed, i), dtype) for i in nodes])
-    in_files = network.state_dict()
-    state, remarks = read_start(init, {e.name: in_files[e.name] for e in layout.entries if e.name in in_files}, skip)
+    state, remarks = _start_in_file(layout, network, init, skip)
     federation.remarks += [remark for remark in remarks if remark not in federation.remarks]
     try:
         return layout.row(state, dtype).repeat(len(nodes), 1)

@@ -237,6 +237,7 @@ class DFLModule(LightningModule):
     # --- rounds -----------------------------------------------------------------------------------------------------
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Do the local work of a round."""
+        self.federation.layout.refuse_thawed(self.network)
         self.trainer.fit_loop.local_work()  # type: ignore[attr-defined]
 
     def evaluate(self) -> dict[str, Tensor]:

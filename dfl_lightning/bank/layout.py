@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.utils.code.frozen import frozen_norms, hash_of
 from dfl_lightning.utils.code.module_copies import pruning_masks
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.plain_tensors import refuse_unusual, unusual
@@ -92,8 +93,21 @@ class Columns:
         return mask
 
 
+@dataclass(frozen=True)
+class Common:
+    """One parameter or buffer that is the same for all clients, and has no columns."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    is_buffer: bool
+
+
 class Layout:
-    """The columns of a row: all parameters in the network's order, then all buffers.
+    """The columns of a row: all trained parameters in the network's order, then all buffers that training may write.
+
+    Frozen parameters (`requires_grad=False`), the buffers of frozen batch norms, and the buffers in `constant` are
+    *common*: they have no columns. There is one copy of them for all clients, the *base*.
 
     Integer buffers (a BatchNorm's `num_batches_tracked`) are stored as floating-point numbers and never shared; masks
     of pruned layers are never shared either. A tied parameter has columns once, under its first name.
@@ -102,45 +116,56 @@ class Layout:
         network: a plain network. Its names, shapes and dtypes are kept, and the values of buffers that are not in its
             state dict.
         shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
+        constant: names of the buffers that no training pass writes.
 
     Attributes:
+        common: the parameters and buffers without columns.
+        base: the values of `common` by name, on the run's device; first those of the network itself.
         shared: the columns that are exchanged.
         shared_parameters: the parameters among them; similarities of models and updates are computed on these.
         shared_buffers: the buffers among them, which are only ever averaged; see `bank.averaging`.
-        feature_layers: names of the linear and convolutional layers, and of others with a weight matrix, in order.
+        feature_layers: names of the linear and convolutional layers, and of others with a trained weight matrix, in
+            order.
 
     Raises:
         UserError: the network has no trainable parameter, no trainable parameter is shared, a pattern matches nothing,
             or a tensor has numbers that a row cannot hold.
     """
 
-    def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",)) -> None:
+    def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",), constant: Collection[str] = ()) -> None:
         refuse_unusual(network)
         entries, at = [], 0
-        tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in network.named_parameters()]
-        tensors += [(name, b, True) for name, b in network.named_buffers()]
+        everything: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in network.named_parameters()]
+        everything += [(name, b, True) for name, b in network.named_buffers()]
+        same = {*constant, *(name for name, p in network.named_parameters() if not p.requires_grad)}
+        layers = dict(network.named_modules())
+        for norm in frozen_norms(network):
+            same.update(f"{norm}.{leaf}".removeprefix(".") for leaf, _ in layers[norm].named_buffers())
+        tensors = [one for one in everything if one[0] not in same]
         for name, tensor, is_buffer in tensors:
-            trainable = not is_buffer and tensor.requires_grad
-            entries.append(Entry(name, tensor.shape, at, at + tensor.numel(), tensor.dtype, is_buffer, trainable))
+            entries.append(Entry(name, tensor.shape, at, at + tensor.numel(), tensor.dtype, is_buffer, not is_buffer))
             at += tensor.numel()
         self.entries = tuple(entries)
+        self.common = tuple(Common(name, t.shape, t.dtype, b) for name, t, b in everything if name in same)
+        self.base = {name: t.detach() for name, t, _ in everything if name in same}
+        self.base_hash = ""
         self.width = at
         self.num_parameters = sum(e.stop - e.start for e in entries if not e.is_buffer)
         if not any(e.trainable for e in entries):
-            missing = "trainable parameters" if self.num_parameters else "parameters"
+            missing = "trainable parameters" if any(not c.is_buffer for c in self.common) else "parameters"
             raise UserError(
                 f"model.network {type(network).__name__} has no {missing}; clients would have nothing to learn"
             )
-        for name, tensor, is_buffer in tensors:
-            if (is_buffer or not tensor.is_floating_point()) and not _fits_float32(tensor):
-                what = "buffer" if is_buffer else "parameter"
+        for name, tensor, is_buffer in tensors:  # Common ones need not fit a row.
+            if is_buffer and not _fits_float32(tensor):
                 raise UserError(
-                    f"model.network {type(network).__name__}: {what} '{name}' holds infinity, NaN or integers beyond "
+                    f"model.network {type(network).__name__}: buffer '{name}' holds infinity, NaN or integers beyond "
                     "2^24, which cannot be mixed; make it a plain attribute, or a bool mask"
                 )
         first = {id(tensor): entry for (_, tensor, _), entry in zip(tensors, entries, strict=True)}
+        first_name = {id(tensor): name for name, tensor, _ in everything}
         self._aliases = {
-            name: first[id(tensor)].name
+            name: first_name[id(tensor)]
             for named in (
                 network.named_parameters(remove_duplicate=False),
                 network.named_buffers(remove_duplicate=False),
@@ -149,10 +174,12 @@ class Layout:
         }
         in_files = network.state_dict().keys()
         self._unsaved = {
-            name: tensor.detach().clone() for name, tensor, is_buffer in tensors if is_buffer and name not in in_files
+            name: tensor.detach().clone()
+            for name, tensor, is_buffer in everything
+            if is_buffer and name not in in_files
         }
         self._modules = {
-            name: [first[id(p)] for p in module.parameters(recurse=False)]
+            name: [first[id(p)] for p in module.parameters(recurse=False) if id(p) in first]
             for name, module in network.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         }
@@ -160,6 +187,11 @@ class Layout:
         names = [e.name for e in entries]
         for pattern in shared:
             if not any(fnmatchcase(name, pattern) for name in names):
+                if any(fnmatchcase(c.name, pattern) for c in self.common):
+                    raise UserError(
+                        f"model.shared: '{pattern}' matches frozen parameters of {type(network).__name__} only, which "
+                        "are the same for all clients and never sent; drop the pattern, or do not freeze them"
+                    )
                 raise UserError(
                     f"model.shared: no parameter of {type(network).__name__} matches '{pattern}'"
                     f"{nearest(pattern, names)} "
@@ -204,7 +236,12 @@ class Layout:
         if name not in self._modules:
             raise UserError(
                 f"the network has no layer '{name}' with parameters{nearest(name, self._modules)} "
-                f"(layers: {', '.join(self._modules)})"
+                f"(layers: {', '.join(name for name, own in self._modules.items() if own)})"
+            )
+        if not self._modules[name]:
+            trained = ", ".join(layer for layer, own in self._modules.items() if own)
+            raise UserError(
+                f"the layer '{name}' is frozen, so that it is the same for all clients; name a trained one ({trained})"
             )
         return self._columns(self._modules[name])
 
@@ -224,6 +261,65 @@ class Layout:
             )
         return self.feature_layers[-2]
 
+    # --- the base -----------------------------------------------------------------------------------------------------
+    def load_base(
+        self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        """Set the values of the base, and compute their hash.
+
+        Args:
+            state: values by name, those of a file or of a network; those of a network are not copied if type and device
+                fit. A buffer that state dicts do not contain keeps its value if it is missing.
+            dtype: type of floating-point numbers.
+            device: the run's device.
+
+        Raises:
+            UserError: a name is missing, a shape differs, or the network cannot represent a number.
+        """
+        values = {**{name: value for name, value in self._unsaved.items() if name in self.base}, **state}
+        base = {}
+        for entry in self.common:
+            kind = dtype if entry.dtype.is_floating_point else entry.dtype
+            base[entry.name] = self._checked(entry, values, kind).to(kind)
+        self.base_hash = hash_of(base) if base else ""
+        self.base = {name: value.to(device) for name, value in base.items()}
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the base."""
+        return sum(value.numel() * value.element_size() for value in self.base.values())
+
+    def refuse_thawed(self, network: nn.Module) -> None:
+        """Raise if a parameter of the network is frozen or trained that was not when the layout was made.
+
+        Raises:
+            UserError: names the parameter and the remedy.
+        """
+        frozen = {c.name for c in self.common if not c.is_buffer}
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad == (name in frozen):
+                before, now = ("frozen", "trained") if name in frozen else ("trained", "frozen")
+                raise UserError(
+                    f"model.network {type(network).__name__}: '{name}' was {before} when the run was set up, and is "
+                    f"{now} now; set requires_grad before the run, or begin another one with a new DFLModule"
+                )
+
+    def _checked(self, e: Entry | Common, values: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """Return the value of an entry, whose numbers `dtype` and the network can represent."""
+        if e.name not in values:
+            raise UserError(f"the file has no '{e.name}'; it holds another network's parameters")
+        value = values[e.name]
+        if value.shape != e.shape:
+            raise UserError(
+                f"'{e.name}' has shape {tuple(value.shape)} in the file and {tuple(e.shape)} in the network"
+            )
+        if why := unusual(value) or _lost(value, e.dtype, dtype):
+            raise UserError(
+                f"'{e.name}' in the file is {why}; save it as {_word(e.dtype)} numbers, as the network has it"
+            )
+        return value.detach()
+
+    # --- rows and state dicts -----------------------------------------------------------------------------------------
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """Concatenate the parameters and buffers of a network with this layout into one row, [width]."""
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
@@ -232,6 +328,7 @@ class Layout:
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
         """Convert a row into the plain network's state dict, with the network's own names and dtypes."""
         values = {e.name: _typed(row[e.start : e.stop].reshape(e.shape), e.dtype) for e in self.entries}
+        values |= {e.name: self.base[e.name].to(row.device, e.dtype) for e in self.common}
         return {name: values[own].clone() for name, own in self._aliases.items() if own not in self._unsaved}
 
     def row(self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -240,35 +337,25 @@ class Layout:
         Raises:
             UserError: a name is missing, a shape differs, or the row or the network cannot represent a number.
         """
-        parts = []
         values = {**self._unsaved, **state}
-        for e in self.entries:
-            if e.name not in values:
-                raise UserError(f"the file has no '{e.name}'; it holds another network's parameters")
-            value = values[e.name]
-            if value.shape != e.shape:
-                raise UserError(
-                    f"'{e.name}' has shape {tuple(value.shape)} in the file and {tuple(e.shape)} in the network"
-                )
-            if why := unusual(value) or _lost(value, e.dtype, dtype):
-                raise UserError(
-                    f"'{e.name}' in the file is {why}; save it as {_word(e.dtype)} numbers, as the network has it"
-                )
-            parts.append(value.detach().reshape(-1).to(dtype))
-        return torch.cat(parts)
+        return torch.cat([self._checked(e, values, dtype).reshape(-1).to(dtype) for e in self.entries])
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the layout for files: names, shapes, dtypes and shared columns.
 
         Two networks with equal fingerprints have exchangeable rows, and a row can be turned into a state dict without
         the network. `names` maps the names of the network's state dict to those of `parameters`: tied parameters appear
-        twice.
+        twice. `base` has the names, shapes and types of common tensors, and a hash of their values.
         """
-        return {
+        about: dict[str, Any] = {
             "parameters": {e.name: [list(e.shape), _word(e.dtype)] for e in self.entries},
             "shared": [list(r) for r in self.shared.ranges],
             "names": {name: own for name, own in self._aliases.items() if own not in self._unsaved},
         }
+        if self.common:
+            tensors = {c.name: [list(c.shape), _word(c.dtype)] for c in self.common}
+            about["base"] = {"tensors": tensors, "hash": self.base_hash}
+        return about
 
 
 def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -289,11 +376,11 @@ def _word(dtype: torch.dtype) -> str:
 
 
 def _mixes_its_inputs(layer: nn.Module) -> bool:
-    """Return True if the layer itself, not a submodule, has a weight matrix or kernels.
+    """Return True if the layer itself, not a submodule, has a trained weight matrix or kernels.
 
     A scale for each channel is neither.
     """
-    weights = [p for p in layer.parameters(recurse=False) if p.dim() >= 2]
+    weights = [p for p in layer.parameters(recurse=False) if p.dim() >= 2 and p.requires_grad]
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         return bool(weights)
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):  # weights [c, h, w] scale each entry of an image by itself

@@ -288,7 +288,7 @@ class RowSets:
             self.apply_to_rows(lambda rows: rows.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the boundary's rows in this process, its last evaluation, the clients' numbers and the progress.
+        """Return the boundary's rows in this process, its last evaluation, clients' numbers, progress, and the base.
 
         Callbacks' states and metrics are saved separately.
         """
@@ -296,6 +296,7 @@ class RowSets:
         state = {f"rows.{name}": rows for name, rows in boundary.rows.items()}
         state |= {f"evaluation.{name}": values for name, values in boundary.evaluation.items()}
         state |= {f"numbers.{name}": values for name, values in boundary.numbers.items()}
+        state |= {f"base.{name}": values for name, values in self.layout.base.items()}
         return {**state, "progress": torch.tensor([boundary.round, int(boundary.closed)])}
 
     def load_state_dict(self, state: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
@@ -303,7 +304,7 @@ class RowSets:
 
         Args:
             state: a state that `state_dict` returned, with rows of all nodes: `progress`, `rows.NAME`,
-                `evaluation.NAME` and `numbers.NAME`.
+                `evaluation.NAME` and `numbers.NAME`. Its base is that of this run, as their hashes tell.
             metrics: metrics of the last complete round, by name.
         """
         like = self.boundary.rows["models"]

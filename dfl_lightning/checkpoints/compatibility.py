@@ -69,6 +69,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         module.federation.horizon.continue_from(begun["number"], begun["readers"], str(where))
         required += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
         required += ["per_client", "topology"]  # last, since a difference of configs gives a plainer message
+    _refuse_another_base(where, saved["network"], here["network"])
     for key in required:
         if saved.get(key) != here[key]:
             name, theirs, ours = _first_difference(key, saved.get(key), here[key])
@@ -87,6 +88,16 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         )
     _report_other_code(trainer, where, saved.get(CODE) or {}, hashes_of(module.sources))
     return saved
+
+
+def _refuse_another_base(where: str | Path, saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """Raise if all but the values of the frozen parameters and constant buffers agree."""
+    theirs, ours = saved.get("base"), here.get("base")
+    if theirs and ours and theirs["tensors"] == ours["tensors"] and theirs["hash"] != ours["hash"]:
+        raise UserError(
+            f"{where}: the frozen parameters or constant buffers of this run's network have other values than in the "
+            f"checkpoint (hash {ours['hash']} instead of {theirs['hash']}); use the base that the run began with"
+        )
 
 
 def _warn_of_other_data(where: str | Path, saved: dict[str, Any], here: dict[str, Any]) -> None:

@@ -60,21 +60,27 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
     if about["of_server"]:
         for start, stop in about["network"]["shared"]:
             row[start:stop] = models[about["clients"], start:stop]
-    return state_of_row(about, row)
+    return state_of_row(content, row)
 
 
-def state_of_row(about: dict, row: Tensor) -> dict[str, Tensor]:
-    """Convert a row to a state dict of the plain network.
+def state_of_row(content: dict, row: Tensor) -> dict[str, Tensor]:
+    """Convert a row to a state dict of the plain network, with the base that all clients share.
 
     Args:
-        about: the entry `dfl_lightning` of a checkpoint: shapes, types and names of the network's tensors.
+        content: content of a checkpoint: shapes, types and names of the network's tensors, and the base.
         row: a model, [width].
     """
-    tensors, start = {}, 0
-    for name, (shape, dtype) in about["network"]["parameters"].items():
+    network = content["dfl_lightning"]["network"]
+    common = network.get("base", {"tensors": {}})["tensors"]
+    tensors = {
+        name: content["state_dict"][f"bank.base.{name}"].to(row.device, getattr(torch, dtype))
+        for name, (_, dtype) in common.items()
+    }
+    start = 0
+    for name, (shape, dtype) in network["parameters"].items():
         size = int(torch.tensor(shape).prod()) if shape else 1
         values = row[start : start + size].reshape(shape)
         kind = getattr(torch, dtype)
         tensors[name] = (values if kind.is_floating_point else values.round()).to(kind)
         start += size
-    return {name: tensors[column].clone() for name, column in about["network"]["names"].items()}
+    return {name: tensors[column].clone() for name, column in network["names"].items()}

@@ -43,6 +43,7 @@ class EngineConfig:
         features: layers whose inputs the objective, the prediction or a selection reads: their names -> names of the
             network's layers.
         task: meaning of the network's outputs.
+        base: values of the network's tensors that all clients share, by name; see `Layout.base`.
     """
 
     network: nn.Module
@@ -67,6 +68,7 @@ class EngineConfig:
     watched: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
     task: Task = field(default_factory=Classification)
+    base: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def predicted_features(self) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from dfl_lightning.utils.randomness.random_streams import stream_seed
 def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
     """Return a copy of the network in which each layer has drawn new parameters by its `reset_parameters`.
 
+    Layers whose parameters are all frozen do not draw.
+
     Args:
         network: a built network.
         seed: seed of the run.
@@ -25,10 +27,14 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
             `reset_parameters` would not change it.
     """
     fresh = copy_of(network)
+    frozen = {name for name, p in network.named_parameters(remove_duplicate=False) if not p.requires_grad}
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed all GPUs, whose generators fork_rng does not restore here.
         torch.default_generator.manual_seed(stream_seed(seed, "initial parameters", node))
         for name, module in fresh.named_modules():
+            own = [f"{name}.{leaf}".removeprefix(".") for leaf, _ in module.named_parameters(recurse=False)]
+            if own and frozen.issuperset(own):
+                continue
             reset: Any = getattr(module, "reset_parameters", None)
             computed = computed_parameter(module)
             if computed:

@@ -26,13 +26,15 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
         module: the module after its setup, with bank and engine.
 
     Returns:
-        `rows` (row sets, with a second buffer for those that rounds write), `data`, `work` (a cohort in each thread)
-        and `links` (the graph, the numbers of a round's links and clients, and the scores of pairs of FL-FDMS).
+        `rows` (row sets, with a second buffer for those that rounds write, and the base), `data`, `work` (a cohort in
+        each thread) and `links` (the graph, the numbers of a round's links and clients, and the scores of pairs of
+        FL-FDMS).
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
     if module.federation.policy(Outgoing) is not None:
         rows += _bytes(bank.boundary.rows["models"])  # what is sent
+    rows += module.federation.layout.base_bytes
     data = _bytes(module.federation.data.images) + _bytes(module.federation.data.labels)
     return {"rows": rows, "data": data, "work": module.engine.cohort_bytes, "links": _links(module.federation)}
 

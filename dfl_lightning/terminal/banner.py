@@ -23,6 +23,8 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
     parameters = f"{layout.num_parameters:,} parameters each"
     if shared < layout.num_parameters:
         parameters += f", {shared:,} shared"
+    frozen = sum(c.shape.numel() for c in layout.common if not c.is_buffer)
+    parameters += f", {frozen:,} frozen ones once" if frozen else ""
     network = f"{type(module.federation.network).__name__} ({parameters})"
     data = trainer.datamodule.describe()
     lines = [

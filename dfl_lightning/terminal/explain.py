@@ -10,6 +10,7 @@ from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
 from dfl_lightning.runs.memory_estimate import predicted_memory
 from dfl_lightning.terminal.banner import banner
+from dfl_lightning.terminal.frozen_parameters import describe_base
 from dfl_lightning.topology import Topology, reach
 from dfl_lightning.utils.memory import size
 
@@ -49,6 +50,7 @@ def explain(
         f"local work of a round: {_local_work(module, sizes.tolist())}",
         f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
         f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
+        *([f"base: {base}"] if (base := describe_base(layout)) else []),
         f"data: {len(data.labels):,} samples resident, {size(images)}",
         f"engine: {_cohorts(module)}",
         f"memory besides the libraries: {_memory(module)}",

@@ -1,65 +1,54 @@
-"""The cost of parameters that are not trained, and glob patterns that leave them out of messages."""
+"""What the banner says of frozen parameters, and of large networks without any."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
+
+from torch import nn
 
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.utils.code.frozen import frozen_norms
 from dfl_lightning.utils.memory import size
 
 BYTES = 4
 """Size of a number in a message."""
 
-
-def frozen_remark(layout: Layout) -> str | None:
-    """Describe the frozen parameters that clients still send, and the option that avoids it; None without any."""
-    shared = [e for e in layout.entries if layout.is_shared(e)]
-    frozen = [e for e in shared if not e.is_buffer and not e.trainable]
-    if not frozen:
-        return None
-    numbers = sum(e.stop - e.start for e in frozen)
-    trained = [e.name for e in shared if e not in frozen]
-    excluded = [e.name for e in layout.entries if e.name not in trained and e.dtype.is_floating_point]
-    patterns = shared_without(trained, excluded)
-    return (
-        f"{numbers:,} of the {layout.num_parameters:,} parameters are frozen (requires_grad=False), but every client "
-        f"stores and sends them: {size(BYTES * numbers)} of the {size(BYTES * len(layout.shared))} of each message; "
-        f"--model.shared '{json.dumps(patterns)}' sends the others only"
-    )
+LARGE = 20_000_000
+"""Number of trained parameters from which on the cost of a round is worth a note."""
 
 
-def shared_without(names: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """Return a few glob patterns that match all names but the excluded ones.
-
-    The choice is greedy: the next pattern is the one that matches most of the remaining names. Among equals, layers
-    (`head.*`) come before endings (`*.running_mean`), endings within a layer, and whole names.
+def describe_base(layout: Layout) -> str:
+    """Describe the parameters and buffers that all clients share; return an empty string without any.
 
     Args:
-        names: names of parameters and buffers.
-        excluded: names that no pattern may match; they are also taken out of `names`.
-
-    Examples:
-        >>> shared_without(["body.weight", "body.bias", "head.weight", "head.bias"], {"body.weight", "body.bias"})
-        ['head.*']
-        >>> shared_without(["a.weight", "a.bias", "b.weight", "b.bias"], {"a.weight", "b.weight"})
-        ['*.bias']
+        layout: the columns of a row, and what has none.
     """
-    out = set(excluded)
-    wanted = [name for name in names if name not in out]
-    parts = [name.split(".") for name in wanted]
-    layers = [".".join(part[:depth]) + ".*" for part in parts for depth in range(1, len(part))]
-    endings = [f"*.{part[-1]}" for part in parts if len(part) > 1]
-    within = [f"{'.'.join(part[:depth])}.*.{part[-1]}" for part in parts for depth in range(1, len(part) - 1)]
-    matched = {
-        pattern: {name for name in wanted if fnmatchcase(name, pattern)}
-        for pattern in dict.fromkeys([*layers, *endings, *within, *wanted])
-        if not any(fnmatchcase(name, pattern) for name in out)
-    }
-    chosen, left = [], set(wanted)
-    while left:  # `max` returns the first of equals, so the order of the patterns decides
-        best = max(matched, key=lambda pattern: len(matched[pattern] & left))
-        chosen.append(best)
-        left -= matched[best]
-    return chosen
+    frozen = sum(c.shape.numel() for c in layout.common if not c.is_buffer)
+    constant = sum(c.shape.numel() for c in layout.common if c.is_buffer)
+    parts = [(frozen, "frozen parameters"), (constant, "numbers in constant buffers")]
+    listed = " and ".join(f"{count:,} {what}" for count, what in parts if count)
+    return f"{listed}, {size(layout.base_bytes)}, one copy for all clients, in no message" if listed else ""
+
+
+def frozen_remarks(network: nn.Module, layout: Layout, clients: int) -> Iterator[str]:
+    """Yield notes about frozen batch norms, and about what a round costs if nothing of a large network is frozen.
+
+    Args:
+        network: the network for one client.
+        layout: the columns of a row, and what has none.
+        clients: number of clients.
+    """
+    norms = frozen_norms(network)
+    if norms:
+        names = ", ".join(norms[:3]) + ", …" * (len(norms) > 3)
+        yield (
+            f"batch norms with frozen parameters ({names}) use their running statistics in training, too, and keep "
+            "them; plain torch changes them unless eval() is called on these layers"
+        )
+    if layout.num_parameters >= LARGE and all(c.is_buffer for c in layout.common):
+        message = BYTES * len(layout.shared)
+        yield (
+            f"all {layout.num_parameters:,} parameters are trained: a message takes {size(message)}, so that a round "
+            f"sends {size(clients * message)} for each neighbour that the {clients} clients listen to; if only a part "
+            "is to be trained, freeze the others (requires_grad_(False)), or train adapters (models.LoRA)"
+        )

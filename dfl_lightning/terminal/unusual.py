@@ -9,7 +9,7 @@ from torch import nn
 from dfl_lightning.callbacks import Selection, Threshold
 from dfl_lightning.data import FromDataset
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
-from dfl_lightning.terminal.frozen_parameters import frozen_remark
+from dfl_lightning.terminal.frozen_parameters import frozen_remarks
 from dfl_lightning.utils.score import Score
 
 _FEW_NODES = 2000
@@ -36,9 +36,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     selection = module.federation.policy(Selection)
     if selection is not None:
         yield from _too_many_neighbours(trainer, module, selection)
-    frozen = frozen_remark(module.federation.layout)
-    if frozen is not None:
-        yield frozen
+    yield from frozen_remarks(module.federation.network, module.federation.layout, module.federation.num_clients)
     if isinstance(trainer.datamodule, FromDataset):
         yield from _guessed_scale(trainer.datamodule, module)
     categories, network = module.federation.data.categories, module.federation.network

@@ -98,7 +98,7 @@ def test_networks_with_nothing_to_learn_are_refused(make_network):
         Layout(make_network("mlp").requires_grad_(False))
     half_frozen = make_network("mlp")
     half_frozen[0].requires_grad_(False)
-    with pytest.raises(UserError, match="shares no trainable parameter"):
+    with pytest.raises(UserError, match="matches frozen parameters of Sequential only"):
         Layout(half_frozen, ["0.*"])
 
 
@@ -265,10 +265,12 @@ def test_a_quantized_buffer_is_refused():
         Layout(With(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "buffer"))
 
 
-def test_integer_parameters_beyond_what_float32_has_are_refused():
-    Layout(With(torch.tensor([2**24]), "parameter"))
-    with pytest.raises(UserError, match="parameter 'more' holds infinity, NaN or integers beyond 2\\^24"):
-        Layout(With(torch.tensor([2**24 + 1]), "parameter"))
+def test_integer_parameters_are_common_and_may_be_large():
+    layout = Layout(With(torch.tensor([2**24 + 1]), "parameter"))
+    assert layout.width == 9
+    assert [common.name for common in layout.common] == ["more"]
+    layout.load_base({"more": torch.tensor([2**40 + 1])})
+    assert layout.state_dict(torch.zeros(9))["more"].tolist() == [2**40 + 1]
 
 
 @pytest.mark.parametrize("word", UNUSUAL)

@@ -135,7 +135,7 @@ def test_groups_are_those_of_the_plain_parameters():
     net = network((2, 3), (3,), (), (4, 1))
     net.p2.requires_grad_(False)
     optimizer = ClientOptimizer(by_dimensions, net)
-    assert optimizer.members == ([0, 3], [1])
+    assert optimizer.members == ([0, 2], [1])  # the frozen p2 does not count
     assert [options["lr"] for options in optimizer.groups] == [0.5, 5.0]
     assert [options["weight_decay"] for options in optimizer.groups] == [0.1, 0]
     assert optimizer.hyperparameters == ({"lr": 0.5}, {"lr": 5.0})

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from banks import own
+from banks import in_rows, own
 from networks import Idle
 from torch import nn
 from torch.nn.utils import parametrizations, prune
@@ -167,7 +167,7 @@ def by_hand(make, row):
     torch.manual_seed(0)
     module, at = make().double(), 0
     with torch.no_grad():
-        for tensor in [*module.parameters(), *module.buffers()]:
+        for tensor in in_rows(module):
             tensor.copy_(row[at : at + tensor.numel()].view_as(tensor))
             at += tensor.numel()
     assert at == len(row)

@@ -95,13 +95,18 @@ def _data(sizes=(9, 4, 14), shape=(6,), others=5, classes=3):
     )
 
 
+def in_rows(network):
+    """The tensors of a network that clients have for themselves: trained parameters and buffers."""
+    return [*(p for p in network.parameters() if p.requires_grad), *network.buffers()]
+
+
 def _models(network, rows, dtype):
     """A different model in each row: integers stay, everything else moves a little, variances up."""
     g = torch.Generator().manual_seed(3)
     made = []
     for _ in range(rows):
         parts = []
-        for t in [*network.parameters(), *network.buffers()]:
+        for t in in_rows(network):
             noise = 0.1 * torch.rand(t.shape, generator=g, dtype=torch.float64)
             parts.append((t.detach().double() + noise * t.is_floating_point()).reshape(-1))
         made.append(torch.cat(parts).to(dtype))
@@ -169,7 +174,7 @@ def make_federation(
 def _module(network, row):
     """A plain module with the numbers of a row."""
     module, at = copy.deepcopy(network).to(row.dtype), 0
-    for t in [*module.parameters(), *module.buffers()]:
+    for t in in_rows(module):
         t.data.copy_(row[at : at + t.numel()].view_as(t))
         at += t.numel()
     assert at == len(row)
@@ -177,7 +182,7 @@ def _module(network, row):
 
 
 def _row(module, dtype):
-    return torch.cat([t.detach().reshape(-1).to(dtype) for t in [*module.parameters(), *module.buffers()]])
+    return torch.cat([t.detach().reshape(-1).to(dtype) for t in in_rows(module)])
 
 
 def _inputs(data, indices, dtype):

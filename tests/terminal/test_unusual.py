@@ -1,9 +1,5 @@
 """Settings that can hardly have been meant are named in the banner; those of every day are not."""
 
-import re
-import shlex
-from fnmatch import fnmatchcase
-
 import networkx as nx
 import pytest
 import torch
@@ -12,12 +8,12 @@ from torch.utils.data import TensorDataset
 
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
-from dfl_lightning.bank.layout import Layout
-from dfl_lightning.cli.arguments import value_of
+from dfl_lightning.bank.layout import Columns, Common, Layout
 from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
 from dfl_lightning.terminal.banner import notes
-from dfl_lightning.terminal.frozen_parameters import frozen_remark, shared_without
+from dfl_lightning.terminal.explain import explain
+from dfl_lightning.terminal.frozen_parameters import frozen_remarks
 
 
 @pytest.fixture
@@ -132,61 +128,32 @@ def test_ambiguous_uint8_data_are_mentioned():
 
 
 # --- frozen parameters ------------------------------------------------------------------------------------------------
-class Frozen(nn.Module):
-    """A body of linear layers and batch norms with some frozen parameters, and a head."""
-
-    def __init__(self, frozen, tail=False):
-        super().__init__()
-        layers = [nn.Linear(64, 10), nn.BatchNorm1d(10), nn.Linear(10, 10), nn.BatchNorm1d(10)]
-        self.body, self.head, self.scale = nn.Sequential(*layers), nn.Linear(10, 10), nn.Parameter(torch.ones(1))
-        for name, parameter in self.named_parameters():
-            parameter.requires_grad_(not re.search(frozen, name))
-
-    def forward(self, x):
-        return self.head(self.body(x.flatten(1))) * self.scale
+def test_frozen_parameters_are_in_the_banner_and_in_the_explanation(small_run):
+    network = MLP(hidden=[8], input_shape=(1, 8, 8), num_classes=10)
+    network.features.requires_grad_(False)
+    run = small_run(1, policies=[cb.Gossip(k=2), cb.Uniform()], module={"network": network})
+    lines = explain(run.trainer, run.module, run.data)
+    assert "MLP (90 parameters each, 520 frozen ones once)" in lines[0]
+    assert "base: 520 frozen parameters, 2.1 kB, one copy for all clients, in no message" in lines
+    assert any("a model is 360 B on the wire" in line for line in lines)
 
 
-@pytest.mark.parametrize("frozen", ["^body", "weight$", r"^body\.0", "bias|scale", r"^body\.\d\.weight", "^head"])
-@pytest.mark.parametrize("shared", ["*", "body.*"])
-def test_suggested_patterns_share_everything_but_frozen_parameters(frozen, shared):
-    network = Frozen(frozen)
-    if shared != "*" and frozen == "^body":
-        return
-    layout = Layout(network, [shared])
-    remark = frozen_remark(layout)
-    sent = {entry.name for entry in layout.entries if layout.is_shared(entry)}
-    still = {name for name, parameter in network.named_parameters() if not parameter.requires_grad} & sent
-    if not still:
-        assert remark is None
-        return
-    numbers = sum(parameter.numel() for name, parameter in network.named_parameters() if name in still)
-    assert remark.startswith(f"{numbers:,} of the {layout.num_parameters:,} parameters are frozen")
-    words = shlex.split(remark[remark.index("--model.shared") :].removesuffix(" sends the others only"))
-    patterns = value_of(words[1])
-    after = Layout(network, patterns)
-    assert {entry.name for entry in after.entries if after.is_shared(entry)} == sent - still
-    assert frozen_remark(after) is None
-    assert len(patterns) <= 5
+def test_frozen_batch_norms_are_mentioned(said):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    assert said(module={"network": network}) == []
+    network[2].requires_grad_(False)
+    (note,) = said(module={"network": network})
+    assert note.startswith("batch norms with frozen parameters (2) use their running statistics in training, too")
 
 
-def test_patterns_are_few_where_layers_are_many():
-    names = [f"body.{n}.{part}" for n in range(30) for part in ("weight", "bias", "running_mean", "running_var")]
-    excluded = [name for name in names if name.endswith(("weight", "bias"))]
-    found = shared_without([*names, "head.weight", "head.bias"], excluded)
-    assert sorted(found) == ["*.running_mean", "*.running_var", "head.*"]
-    assert not any(fnmatchcase(name, pattern) for name in excluded for pattern in found)
-
-
-def test_frozen_parameters_are_mentioned_with_their_bytes_and_the_remedy(said):
-    network = MLP(hidden=[8])
-    run_notes = said(cb.Gossip(k=2), cb.Uniform(), module={"network": network})
-    assert run_notes == []
-    frozen = MLP(hidden=[8], input_shape=(1, 8, 8), num_classes=10)
-    for parameter in frozen.features.parameters():
-        parameter.requires_grad_(False)
-    assert said(cb.Gossip(k=2), cb.Uniform(), module={"network": frozen}) == [
-        "520 of the 610 parameters are frozen (requires_grad=False), but every client stores and sends them: 2.1 kB of "
-        "the 2.4 kB of each message; --model.shared '[\"head.*\"]' sends the others only"
-    ]
-    module = {"network": frozen, "shared": ["head.*"]}
-    assert said(cb.Gossip(k=2), cb.Uniform(), module=module) == []
+def test_a_large_network_without_frozen_parameters_is_told_its_cost():
+    network = nn.Linear(5_000, 4_000, bias=False, device="meta")
+    whole, half = Layout.__new__(Layout), Layout.__new__(Layout)
+    for layout, common in ((whole, ()), (half, (Common("more", torch.Size([3]), torch.float32, False),))):
+        layout.common, layout.num_parameters, layout.shared = common, 20_000_000, Columns([(0, 20_000_000)])
+    (note,) = frozen_remarks(network, whole, clients=10)
+    assert note.startswith(
+        "all 20,000,000 parameters are trained: a message takes 80.0 MB, so that a round sends 800.0 MB for each "
+        "neighbour that the 10 clients listen to; "
+    )
+    assert list(frozen_remarks(network, half, clients=10)) == []

@@ -17,7 +17,9 @@ from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
 from dfl_lightning.engines.trials.norm_strides import mend_instance_norms
 from dfl_lightning.metrics import metrics_of
+from dfl_lightning.utils.code.frozen import keep_frozen_norms, stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of
+from dfl_lightning.utils.errors import UserError
 
 
 class Scratch:
@@ -36,13 +38,17 @@ class Scratch:
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
         self.config, self.layout, self.data, self._whole = config, layout, data, whole
-        self.network = copy_of(config.network).to(data.images.device, config.dtype)
+        instead = stand_ins(config.network, layout.base)
+        self.network = copy_of(config.network, instead).to(data.images.device, config.dtype)
+        keep_frozen_norms(self.network)
         self.masks = replace_dropout_layers(self.network)
         mend_instance_norms(self.network)
         self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
         layers = dict(self.network.named_modules())
         split = {name: name.rpartition(".") for name in self._buffers}
         self._homes = {name: (layers[layer], leaf) for name, (layer, _, leaf) in split.items()}
+        common = [entry.name for entry in layout.common if entry.is_buffer]
+        self._versions = {name: self._buffers[name]._version for name in common}
         self.features: dict[str, Tensor] = {}
         for name, layer in config.features.items():
             layers[layer].register_forward_pre_hook(partial(self._keep_input, name))
@@ -81,6 +87,18 @@ class Scratch:
                 setattr(layer, leaf, buffer)
             if not entry.dtype.is_floating_point:
                 row[entry.start : entry.stop] = buffer.reshape(-1).to(row.dtype)
+        self._refuse_written()
+
+    def _refuse_written(self) -> None:
+        """Raise if a pass has written a buffer that is the same for all clients."""
+        for name, version in self._versions.items():
+            layer, leaf = self._homes[name]
+            if getattr(layer, leaf) is not self._buffers[name] or self._buffers[name]._version != version:
+                raise UserError(
+                    f"model.network {type(self.config.network).__name__}: its forward pass writes the buffer '{name}', "
+                    "which it did not in the trial before the run, so that all clients share it; write it in each "
+                    "training pass, or not at all"
+                )
 
     def scores(self, row: Tensor, samples: Tensor) -> Tensor:
         """Compute a model's mean loss (infinity instead of NaN), numbers, metrics and means of statistics.

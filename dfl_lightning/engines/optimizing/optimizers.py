@@ -44,7 +44,7 @@ class ClientOptimizer:
     Attributes:
         kind: the optimizer's class.
         groups: the options of each group, without its parameters.
-        members: indices of each group's parameters in `network.parameters()`.
+        members: indices of each group's parameters among the network's trained parameters.
         elementwise: True if clients can be stacked without a trial.
         capturable: True if the user set `capturable`, which torch supports on GPUs only; see `on`.
 
@@ -54,7 +54,7 @@ class ClientOptimizer:
 
     def __init__(self, factory: Factory, network: nn.Module) -> None:
         self._factory = factory
-        self._own = {place: p for place, p in enumerate(network.parameters()) if p.requires_grad}
+        self._own = dict(enumerate(p for p in network.parameters() if p.requires_grad))
         try:
             optimizer = factory(list(self._own.values()))
         except Exception as error:
@@ -100,7 +100,7 @@ class ClientOptimizer:
 
         Args:
             parameters: the tensors to update, plain or stacked.
-            places: for each tensor, the index of the network's parameter that it replaces.
+            places: for each tensor, the index of the network's trained parameter that it replaces.
             hyperparameters: options of the groups, instead of their own.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -44,6 +45,7 @@ from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
 from dfl_lightning.engines.trials import network_trial, optimizer_trial
 from dfl_lightning.engines.trials.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
+from dfl_lightning.utils.code.frozen import stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import is_out_of_memory, reason
 from dfl_lightning.utils.randomness.random_streams import stream_seed
@@ -81,7 +83,9 @@ class StackedEngine(Engine):
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
         trial = trial or try_plain(config, data)
         config = trial.config
-        network = copy_of(config.network).to(data.images.device, config.dtype)
+        config = replace(config, base=layout.base)
+        instead = stand_ins(config.network, layout.base)
+        network = copy_of(config.network, instead).to(data.images.device, config.dtype)
         replace_dropout_layers(network)
         phases = config.objective.phases(layout, Duration(1), 0)
         for phase in phases:
@@ -89,7 +93,7 @@ class StackedEngine(Engine):
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not declare stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         optimizer_trial.try_out(optimizer, config.network)
-        stacked = StackedNetwork(network, config.features, trial.norms)
+        stacked = StackedNetwork(network, config.features, trial.norms, layout.base)
         if trial.couples_evaluation:
             raise CannotStack(
                 "its samples interact in evaluation: scores depend on the rest of a batch, or its order or size"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.engines.stacked.layers.common import is_common, rule_of
 from dfl_lightning.engines.stacked.layers.convolution import can_unfold, numbers_of_patches
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.layers.rules import (
@@ -30,6 +31,7 @@ from dfl_lightning.engines.stacked.layers.rules import (
 )
 from dfl_lightning.engines.stacked.rewriting import may_overwrite, pool_before_relu
 from dfl_lightning.engines.trials.norm_strides import NormRisk
+from dfl_lightning.utils.code.frozen import keep_frozen_norms, tensors_of
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
 
@@ -64,6 +66,8 @@ class StackedNetwork:
             prediction uses -> names of layers.
         norms: training batches of `network` for which the gradients of torch's norms need a correction; the trial
             compares with this network.
+        common: names of the parameters and buffers that are the same for all clients; a pass takes them from
+            `network`, unless it has its own.
 
     Attributes:
         has_dropout: True if a training pass draws dropout masks.
@@ -79,9 +83,14 @@ class StackedNetwork:
     """
 
     def __init__(
-        self, network: nn.Module, features: Mapping[str, str] | None = None, norms: NormRisk = NormRisk.ALL
+        self,
+        network: nn.Module,
+        features: Mapping[str, str] | None = None,
+        norms: NormRisk = NormRisk.ALL,
+        common: Iterable[str] = (),
     ) -> None:
-        self.network, self.norms = network, norms
+        keep_frozen_norms(network)
+        self.network, self.norms, self.common = network, norms, frozenset(common)
         self._wanted: dict[str, list[str]] = {}  # Layer -> the names under which its input is kept.
         for name, layer in (features or {}).items():
             self._wanted.setdefault(layer, []).append(name)
@@ -91,6 +100,7 @@ class StackedNetwork:
         self.masks_padding = False
         self.vectorised = False  # True if torch.vmap computes layers with parameters.
         self._aliases = _aliases(network)
+        self._views: dict[int, dict[str, Tensor]] = {}  # The common tensors for a number of clients.
         self._layers = dict(network.named_modules())
         for name, layer in self._layers.items():  # Containers, too: a traced network would ignore their hooks.
             if isinstance(layer, torch.jit.ScriptModule):
@@ -106,10 +116,12 @@ class StackedNetwork:
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Compute scores [k, B, C] of k clients' inputs [k, B, ...], or of inputs that all share, [1, B, ...]."""
         now.unfolded = self.unfolded
+        clients = len(next(iter(now.tensors.values()), inputs))
+        if self.common:
+            now.tensors = {**self._expanded(clients), **now.tensors}
         if self._aliases:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
         values: dict[fx.Node, Any] = {}
-        clients = len(next(iter(now.tensors.values()), inputs))
         some_common = len(inputs) != clients
         for step in self._plans[now.training]:
             node = step.node
@@ -137,11 +149,19 @@ class StackedNetwork:
                 values.pop(dead, None)
         raise AssertionError("a traced network has an output")
 
+    @property
+    def common_names(self) -> frozenset[str]:
+        """Names of the common tensors, with those of tied ones."""
+        return self.common | {name for name, own in self._aliases.items() if own in self.common}
+
     def can_be_unfolded(self) -> list[str]:
         """List the convolutions that `unfolded` may contain, by name, in the network's order."""
         nodes = (node for node in self._graphs[True].nodes if node.op == "call_module")
         names = dict.fromkeys(str(node.target) for node in nodes)  # A layer that is called twice counts once.
-        return [name for name in names if can_unfold(self._layers[name])]
+        same = self.common_names
+        return [
+            name for name in names if can_unfold(self._layers[name]) and not is_common(self._layers[name], name, same)
+        ]
 
     @property
     def calls(self) -> int:
@@ -166,6 +186,15 @@ class StackedNetwork:
         with torch.no_grad():
             counter.run(inputs)
         return counter.counts
+
+    def _expanded(self, clients: int) -> dict[str, Tensor]:
+        """Return the common tensors as [clients, *shape], without copies."""
+        if clients not in self._views:
+            own = tensors_of(self.network)
+            self._views[clients] = {
+                name: own[name].detach().expand(clients, *own[name].shape) for name in own if name in self.common
+            }
+        return self._views[clients]
 
     # --- planning -----------------------------------------------------------------------------------------------------
     def _trace(self, training: bool) -> fx.Graph:
@@ -216,6 +245,9 @@ class StackedNetwork:
     def _layer_rule(self, node: fx.Node) -> Callable[..., Any]:
         name = str(node.target)
         layer = self._layers[name]
+        of_common = rule_of(layer) if is_common(layer, name, self.common_names) else None
+        if of_common is not None:
+            return partial(_layer, of_common, layer, name)
         what = obstacle(layer)
         if what is not None:
             raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {what}")
@@ -227,7 +259,8 @@ class StackedNetwork:
         if next(layer.parameters(), None) is None:
             return lambda now, *args, **kwargs: one_by_one(copies(now), *args, **kwargs)
         self.vectorised = True
-        return lambda now, *args, **kwargs: with_vmap(copies(now), name, now, *args, **kwargs)
+        same = self.common_names
+        return lambda now, *args, **kwargs: with_vmap(copies(now), name, now, *args, common=same, **kwargs)
 
     def _attribute(self, name: str, now: Pass) -> Any:
         if name in now.tensors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from dfl_lightning.engines.stacked.layers.rules import BATCH_NORMS
 from dfl_lightning.engines.stacked.loss import sample_weights
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.trials.coupling import FEW, Run, close, samples_interact
+from dfl_lightning.utils.code.frozen import FrozenNorm, keep_frozen_norms, stand_ins, tensors_of
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
 
@@ -72,7 +72,8 @@ def try_masks(stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Te
         inputs: at least three of the data's inputs, [B, ...], better a whole batch.
         draws: client -> the key of its dropout layers' masks, int32 [2].
     """
-    norms = [layer for layer in stacked.network.modules() if isinstance(layer, _BatchNorm)]
+    layers = stacked.network.modules()
+    norms = [layer for layer in layers if isinstance(layer, _BatchNorm) and not isinstance(layer, FrozenNorm)]
     if not norms or any(type(layer) not in BATCH_NORMS for layer in norms):
         return
     try:
@@ -130,8 +131,8 @@ class _Comparison:
 
     def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
         self._stacked, self._inputs, self._draws = stacked, inputs, draws
-        plain = copy_of(stacked.network).to(inputs.dtype)
-        self._twins = [plain, _moved(plain)]
+        plain = _twin(stacked, inputs.dtype)
+        self._twins = [plain, _moved(plain, stacked.common)]
         self._tolerance: float | None = None  # None: the tolerance of the inputs' type.
         self.note = ""
 
@@ -179,7 +180,7 @@ class _Comparison:
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
 
     def _pass(self, client: int, size: int, training: bool) -> _Result:
-        network = copy.deepcopy(self._twins[client]).train(training)
+        network = _copied(self._twins[client], self._stacked.common).train(training)
         for module in network.modules():
             if isinstance(module, StreamDropout):
                 module.source.begin(self._draws(client))
@@ -225,10 +226,14 @@ class _Comparison:
     ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor | None]]:
         """Run a stacked pass; return parameters and buffers after it, outputs and gradients; see `_difference`."""
         sizes = [len(result.outputs) for result in results]
+        parts = [dict(_named(twin)) for twin in self._twins]
         tensors = {
-            name: torch.stack([dict(_named(twin))[name].detach() for twin in self._twins])
-            for name, _ in _named(self._twins[0])
-        }
+            name: torch.stack([part[name].detach() for part in parts])
+            for name in parts[0]
+            if name not in self._stacked.common
+        }  # They come first: the number of clients is that of the first tensor.
+        same = {name: t.detach() for name, t in parts[0].items() if name in self._stacked.common}
+        tensors |= {name: tensor.expand(len(results), *tensor.shape) for name, tensor in same.items()}
         wanted = [name for name, p in self._twins[0].named_parameters() if p.requires_grad]
         leaves = [tensors[name].requires_grad_() for name in wanted]
         masks = torch.stack([self._draws(client) for client in range(len(results))])
@@ -284,12 +289,28 @@ def _interact_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[
         return samples_interact(run_on, inputs)
 
 
-def _moved(network: nn.Module) -> nn.Module:
-    """Copy the network for another client, with all floating numbers a little larger."""
-    other = copy.deepcopy(network)
+def _twin(stacked: StackedNetwork, dtype: torch.dtype) -> nn.Module:
+    """Copy the network in another type; a common tensor that has the type is not copied."""
+    own = tensors_of(stacked.network)
+    common = {name: own[name].detach() for name in own if name in stacked.common}
+    values = {name: t.to(dtype) if t.is_floating_point() else t for name, t in common.items()}
+    plain = copy_of(stacked.network, stand_ins(stacked.network, values)).to(dtype)
+    keep_frozen_norms(plain)
+    return plain
+
+
+def _copied(network: nn.Module, common: frozenset[str]) -> nn.Module:
+    """Copy the network without copies of its common tensors."""
+    own = tensors_of(network)
+    return copy_of(network, {id(own[name]): own[name] for name in own if name in common})
+
+
+def _moved(network: nn.Module, common: frozenset[str]) -> nn.Module:
+    """Copy the network for another client, with all floating numbers but common ones a little larger."""
+    other = _copied(network, common)
     with torch.no_grad():
-        for _, tensor in _named(other):
-            if tensor.is_floating_point():
+        for name, tensor in _named(other):
+            if tensor.is_floating_point() and name not in common:
                 steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
                 tensor += 0.01 * (1 + torch.sin(steps))
     return other

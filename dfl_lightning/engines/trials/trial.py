@@ -20,6 +20,7 @@ from dfl_lightning.engines.placing import placed
 from dfl_lightning.engines.trials.coupling import Run, close, place_matters, same, samples_interact
 from dfl_lightning.engines.trials.loss_trial import on_copies, try_loss
 from dfl_lightning.engines.trials.norm_strides import NormRisk, risk_of
+from dfl_lightning.utils.code.frozen import keep_frozen_norms, stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.randomness.random_streams import stream_seed
@@ -114,7 +115,9 @@ class _Plain:
     def __init__(self, config: EngineConfig, data: ClientData, device: torch.device | None = None) -> None:
         self._config, self._data = config, data
         self._name = f"model.network {type(config.network).__name__}"
-        self.network = copy_of(config.network).to(device or data.images.device, config.dtype)
+        instead = stand_ins(config.network, config.base)
+        self.network = copy_of(config.network, instead).to(device or data.images.device, config.dtype)
+        keep_frozen_norms(self.network)
         self._masks = replace_dropout_layers(self.network)
         self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
@@ -274,7 +277,7 @@ class _Plain:
     # --- samples that interact ----------------------------------------------------------------------------------------
     def couples_training(self, operations: int) -> bool:
         """Return True if the samples of a training batch interact."""
-        if any(isinstance(layer, _BatchNorm) for layer in self.network.modules()):
+        if any(isinstance(layer, _BatchNorm) and layer.training for layer in self.network.train().modules()):
             return True
         size = min(self._config.batch_size, int(self._data.sizes("train").max()))
         inputs = self._batch(size, TRAINING_OPERATIONS // max(1, operations))

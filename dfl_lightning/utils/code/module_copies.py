@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
@@ -12,12 +14,16 @@ from torch.nn.utils.weight_norm import WeightNorm
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 
-def copy_of(network: nn.Module) -> nn.Module:
+def copy_of(network: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.Module:
     """Copy a network with its parameters, buffers, layers and module hooks.
 
     Two cases that `copy.deepcopy` refuses or gets wrong are handled. A tensor that a hook has computed and stored in
     its layer (as torch's old `weight_norm` and `prune` do) is copied without its history, since the next pass computes
     it again. Parameters of a copied `torch.jit.script` layer become leaves of the graph again.
+
+    Args:
+        network: the network.
+        instead: objects that the copy has in place of parts of the network, by the `id` of the part.
 
     Raises:
         UserError: the network contains something that cannot be copied.
@@ -29,7 +35,7 @@ def copy_of(network: nn.Module) -> nn.Module:
         if isinstance(value, Tensor) and not value.is_leaf
     }
     try:
-        copied = copy.deepcopy(network, computed)  # deepcopy takes objects of its memo for copied
+        copied = copy.deepcopy(network, computed | dict(instead or {}))  # deepcopy takes objects of its memo for copied
     except Exception as error:  # a user's objects may raise any error
         if is_out_of_memory(error):
             raise  # a lack of memory is no fault of the network

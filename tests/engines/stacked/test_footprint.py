@@ -114,7 +114,7 @@ def test_a_large_network_is_predicted_without_computing(federation, make_data):
 class Config:
     """The fields of an engine's config that a footprint reads."""
 
-    loss, dtype, reduced = nn.CrossEntropyLoss(), torch.float32, None
+    loss, dtype, reduced, base = nn.CrossEntropyLoss(), torch.float32, None, {}
 
     def __init__(self, batch_size):
         self.batch_size = batch_size

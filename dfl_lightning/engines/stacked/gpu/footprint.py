@@ -21,6 +21,7 @@ from dfl_lightning.engines.stacked.layers.rules import BATCH_NORMS
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import staged
+from dfl_lightning.utils.code.frozen import stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import is_out_of_memory, reason
 
@@ -75,7 +76,8 @@ def footprint_of(
         rows: number of rows that are kept in addition to the model: its start, rows that an objective reads.
         targets: targets with the shape and type of the data's, [B, ...]; None: classes.
     """
-    stacked = StackedNetwork(copy_of(network).eval())  # A copy, since layers may keep something of the fake pass.
+    # A copy, since layers may keep something of the fake pass.
+    stacked = StackedNetwork(copy_of(network, stand_ins(network, config.base)).eval(), common=config.base)
     patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
     # One more row is for gradients in the memory layout of the optimizer.
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize
@@ -98,6 +100,7 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, l
     size, loss = config.batch_size, StackedLoss(config.loss)
     with FakeTensorMode(allow_non_fake_inputs=True), Live() as live, torch.enable_grad():
         plain = [*stacked.network.named_parameters(), *stacked.network.named_buffers()]
+        plain = [(name, tensor) for name, tensor in plain if name not in stacked.common]
         tensors = {name: staged(torch.zeros(1, *t.shape, dtype=t.dtype)) for name, t in plain}
         wanted = [tensors[name].requires_grad_() for name, p in plain if p.requires_grad]
         inputs = torch.zeros(1, size, *example.shape[1:], dtype=config.dtype)

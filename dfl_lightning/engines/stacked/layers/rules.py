@@ -227,9 +227,16 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     return padded
 
 
-def with_vmap(layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
-    """Compute a layer without buffers by `torch.vmap`."""
-    mine = {leaf: Activation(now.tensors[f"{name}.{leaf}"], _clients(args)) for leaf, _ in layer.named_parameters()}
+def with_vmap(
+    layer: nn.Module, name: str, now: Pass, *args: Any, common: frozenset[str] = frozenset(), **kwargs: Any
+) -> Any:
+    """Compute a layer without buffers by `torch.vmap`, which gets the tensors in `common` once."""
+    clients = _clients(args)
+    stacked = {leaf: now.tensors[f"{name}.{leaf}"] for leaf, _ in layer.named_parameters()}
+    mine = {
+        leaf: tensor[0] if f"{name}.{leaf}" in common else Activation(tensor, clients)
+        for leaf, tensor in stacked.items()
+    }
     return one_by_one(lambda state, *inner, **more: functional_call(layer, state, inner, more), mine, *args, **kwargs)
 
 
