@@ -1,4 +1,4 @@
-"""What the banner says of frozen parameters, and of large networks without any."""
+"""Words of the banner about frozen parameters, and about large networks without any."""
 
 from __future__ import annotations
 

@@ -194,6 +194,18 @@ def test_optimizer_states_do_not_depend_on_processes(runs, tmp_path):
     runs.same(state, runs.contents(folder)[2]["state_dict"])
 
 
+def test_a_frozen_base_does_not_depend_on_processes(runs, tmp_path):
+    network = ["--model.network", "networks.FrozenBody", "--model.network.hidden", "[16]"]
+    words = ["--config", "gossip", *SMALL, *FIVE, *network]
+    _, _, checkpoint = check(runs, tmp_path, (1, 2), words)
+    state = checkpoint["state_dict"]
+    assert state["bank.rows.models"].shape[1] == 16 * 10 + 10
+    assert [name for name in state if "base" in name] == [
+        "bank.base.features.fc1.weight",
+        "bank.base.features.fc1.bias",
+    ]
+
+
 OUTGOING = ["--outgoing", "[TopK, GaussianNoise, SignFlip]", "--outgoing.fraction", "0.3"]
 
 

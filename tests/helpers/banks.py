@@ -100,13 +100,14 @@ def in_rows(network):
     return [*(p for p in network.parameters() if p.requires_grad), *network.buffers()]
 
 
-def _models(network, rows, dtype):
+def _models(network, rows, dtype, layout):
     """A different model in each row: integers stay, everything else moves a little, variances up."""
     g = torch.Generator().manual_seed(3)
     made = []
     for _ in range(rows):
         parts = []
-        for t in in_rows(network):
+        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        for t in (tensors[entry.name] for entry in layout.entries):
             noise = 0.1 * torch.rand(t.shape, generator=g, dtype=torch.float64)
             parts.append((t.detach().double() + noise * t.is_floating_point()).reshape(-1))
         made.append(torch.cat(parts).to(dtype))
@@ -129,15 +130,16 @@ def make_federation(
     loss=None,
     engine=LoopEngine,
     device=None,
+    constant=(),
     **config,
 ):
     network = network if network is not None else _network(kind)
     data = data if data is not None else _data(sizes, _shape(kind))
-    layout = Layout(network, shared)
+    layout = Layout(network, shared, constant)
     m = data.num_clients
-    models = _models(network, m + servers, dtype)
+    models = _models(network, m + servers, dtype, layout)
     objective = objective or Plain()
-    further = {name: _models(network, m + servers, dtype).flip(0) for name in sets}
+    further = {name: _models(network, m + servers, dtype, layout).flip(0) for name in sets}
     bank = Bank(layout, models, m, further, numbers=objective.numbers)
     if device is not None:
         bank.apply_to_rows(lambda rows: rows.to(device))

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from dfl_lightning.models import MLP
+
 
 class Forward(nn.Module):
     """A network whose forward pass is a function of x and of its layers."""
@@ -34,3 +36,11 @@ class Idle(nn.Linear):
 
     def forward(self, x):
         return x
+
+
+class FrozenBody(MLP):
+    """An MLP whose layers before the head are frozen as they were drawn."""
+
+    def layers(self, input_shape, num_classes):
+        features, head = super().layers(input_shape, num_classes)
+        return features.requires_grad_(False), head

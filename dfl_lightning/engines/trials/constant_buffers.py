@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -53,12 +55,14 @@ def constant_buffers(network: nn.Module, data: ClientData, dtype: torch.dtype, s
             masks.begin(mask_key(stream_seed(seed, "try out", 0)))
             mode = "training" if training else "evaluation"
             fails = f"model.network {type(network).__name__} fails on a batch of {len(inputs)} samples in {mode}"
-            with (
-                reported_as(lambda error, fails=fails: UserError(f"{fails} ({reason(error)})")),
-                torch.set_grad_enabled(training),
-            ):
+            with _reported(fails), torch.set_grad_enabled(training):
                 copied(inputs.clone())
     finally:
         torch.set_rng_state(draws)
     now = {name: getattr(layer, leaf, None) for name, (layer, leaf) in homes.items()}
     return tuple(name for name in names if now[name] is first[name][0] and first[name][0]._version == first[name][1])
+
+
+def _reported(fails: str) -> AbstractContextManager[None]:
+    """Report any error of the user's network as one sentence, which begins as given."""
+    return reported_as(lambda error: UserError(f"{fails} ({reason(error)})"))

@@ -16,7 +16,7 @@ class FrozenNorm:
     """Part of a batch norm's class that keeps the layer in evaluation mode; see `keep_frozen_norms`."""
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode, whatever mode the network is put into."""
+        """Keep evaluation mode, whatever mode the network is put into."""
         super().train(False)  # type: ignore[misc]
         return self
 
@@ -45,7 +45,8 @@ def keep_frozen_norms(network: nn.Module) -> None:
     for name in frozen_norms(network):
         layer = layers[name]
         if not isinstance(layer, FrozenNorm):
-            layer.__class__ = _frozen(type(layer))
+            kind: Any = type(layer)
+            layer.__class__ = _frozen(kind)
         layer.eval()
 
 
@@ -87,5 +88,5 @@ def hash_of(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         flat = tensor.detach().reshape(-1).contiguous()
-        digest.update(memoryview(flat.view(torch.uint8).cpu().numpy()) if flat.numel() else b"")
+        digest.update(flat.view(torch.uint8).cpu().numpy().tobytes() if flat.numel() else b"")
     return digest.hexdigest()[:16]
