@@ -2,6 +2,7 @@
 
 from dfl_lightning.models.char_transformer import CharTransformer
 from dfl_lightning.models.convolutional import CNN4, FEMNISTCNN, MNISTCNN, PENSCNN, LeNet
+from dfl_lightning.models.lora import LoRA
 from dfl_lightning.models.mlp import MLP
 from dfl_lightning.models.network import Network
 from dfl_lightning.models.resnet import ResNet18
@@ -17,6 +18,7 @@ __all__ = [
     "TCN",
     "CharTransformer",
     "LeNet",
+    "LoRA",
     "Network",
     "ResNet18",
     "Tabular",

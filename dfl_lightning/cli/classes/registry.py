@@ -32,7 +32,7 @@ GROUPS: dict[str, type] = {name: attrgetter(base)(dfl_lightning) for name, base 
 FAMILIES = {name: GROUPS[name] for name in keys.FAMILIES}
 """Groups of policies and monitors, by their key in a config."""
 
-NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition}
+NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition, "model.network.base": models.Network}
 """Arguments of classes that take another class of the same group."""
 
 LIBRARY_GROUPS: dict[str, type] = {
@@ -59,6 +59,7 @@ _WORDS = {
     "monitors": ("monitor", "monitors"),
     "data": ("data set", "data sets"),
     "data.partition.base": ("partition", "partitions"),
+    "model.network.base": ("network", "networks"),
     "model.loss": ("loss", "losses"),
     "model.lr_scheduler": ("schedule", "schedules"),
     "model.metrics": ("metric", "metrics"),
@@ -130,7 +131,8 @@ def class_of(group: str, name: str) -> Any:
     if name in choices:
         return choices[name]
     thing = import_object(group, name) if "." in name else None
-    base = nn.Module if group == "model.network" else CLASSES[group]
+    networks = ("model.network", "model.network.base")
+    base = nn.Module if group in networks else CLASSES[group]
     if inspect.isclass(thing):
         if issubclass(thing, base):
             return thing
@@ -139,7 +141,7 @@ def class_of(group: str, name: str) -> Any:
     elif thing is None:
         kind = next((other for other in GROUPS if group in GROUPS and name in shipped_classes(other)), None)
         wrong = f": there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
-    elif not inspect.isroutine(thing) or (group in GROUPS and group != "model.network"):
+    elif not inspect.isroutine(thing) or (group in GROUPS and group not in networks):
         raise UserError(f"{group} '{name}' is not a class")
     else:
         base = Tensor if group == "model.loss" else base

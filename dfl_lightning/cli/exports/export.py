@@ -109,7 +109,7 @@ class _FinetunedModels(Callback):
 def _write(content: dict, client: int, folder: Path, rows: Tensor | None) -> Path:
     about = content["dfl_lightning"]
     file = folder / f"client_{client}.safetensors"
-    state = reported_state(content, client) if rows is None else state_of_row(about, rows[client])
+    state = reported_state(content, client) if rows is None else state_of_row(content, rows[client])
     what = {"client": str(client), "network": about["network"]["name"]}
     save_file(state, file, metadata=what if rows is None else {**what, "finetuned": "true"})
     return file

@@ -25,12 +25,14 @@ from dfl_lightning.engines.stacked.layers.rules import (
     FUNCTIONS,
     METHODS,
     MODULES,
+    adapted,
     obstacle,
     relu_in_place,
     with_vmap,
 )
 from dfl_lightning.engines.stacked.rewriting import may_overwrite, pool_before_relu
 from dfl_lightning.engines.trials.norm_strides import NormRisk
+from dfl_lightning.utils.code.adapters import Adapter
 from dfl_lightning.utils.code.frozen import keep_frozen_norms, tensors_of
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
@@ -253,6 +255,8 @@ class StackedNetwork:
             raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {what}")
         if type(layer) is nn.ReLU and may_overwrite(node, self._layers):
             return lambda now, x: relu_in_place(x)
+        if type(layer).__mro__[1:2] == (Adapter,) and isinstance(layer, nn.Linear):
+            return partial(_layer, adapted, layer, name)
         if type(layer) in MODULES:
             return partial(_layer, MODULES[type(layer)], layer, name)
         copies = _PerThread(layer)
@@ -303,10 +307,10 @@ class _PerThread:
 
 
 class _Tracer(fx.Tracer):
-    """Tracer that does not enter the layers of torch.nn and `StreamDropout`."""
+    """Tracer that does not enter the layers of torch.nn, `StreamDropout`, and layers with adapters."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, StreamDropout) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, StreamDropout | Adapter) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Counter(fx.Interpreter):

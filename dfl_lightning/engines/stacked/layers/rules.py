@@ -38,6 +38,16 @@ def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
 
 
+def adapted(layer: Any, name: str, now: Pass, x: Activation) -> Activation:
+    """Compute a linear layer, and add the output of each client's adapter."""
+    plain = linear(layer, name, now, x)
+    inputs = x.leading()
+    rows = inputs.reshape(x.clients, -1, inputs.shape[-1])
+    inner = batched_product(rows, now.tensors[f"{name}.lora_A".removeprefix(".")], None)
+    outer = batched_product(inner, now.tensors[f"{name}.lora_B".removeprefix(".")], None)
+    return plain.like(plain.tensor + layer.scaling * outer.view_as(plain.tensor))
+
+
 def _transposed(function: Callable[..., Tensor]) -> Rule:
     def rule(layer: nn.ConvTranspose2d, name: str, now: Pass, x: Activation) -> Activation:
         """Compute a transposed convolution with k times the groups."""
