@@ -274,7 +274,8 @@ def test_errors_are_exceptions_in_python_and_with_debug(tmp_path, monkeypatch):
 def test_a_checkpoint_says_which_network_it_is_of(clients):
     about = read_checkpoint(clients[0].run.path / "checkpoints" / "last.ckpt")["dfl_lightning"]
     assert about["network"]["name"] == "Net"
-    assert set(about["network"]["parameters"]) == set(Net().state_dict())
+    network = about["network"]
+    assert {*network["parameters"], *network.get("base", {"tensors": ()})["tensors"]} == set(Net().state_dict())
 
 
 def test_it_says_that_accuracies_are_of_a_prediction(tmp_path, monkeypatch, capsys):
