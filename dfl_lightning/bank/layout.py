@@ -227,6 +227,10 @@ class Layout:
         """Return True if the entry is shared; entries are shared as a whole."""
         return self.shared.holds(entry)
 
+    def without(self, entries: Collection[Entry]) -> Columns:
+        """Return all columns but those of some entries."""
+        return self._columns(e for e in self.entries if e not in entries)
+
     def module_columns(self, name: str) -> Columns:
         """Return the columns of the module's own parameters (weight, bias), including tied ones.
 

@@ -42,6 +42,7 @@ from dfl_lightning.callbacks.monitors.graph_sparsity import GraphSparsity
 from dfl_lightning.callbacks.monitors.link_messages import LinkMessages
 from dfl_lightning.callbacks.monitors.merged_model import MergedModel
 from dfl_lightning.callbacks.monitors.neighbour_accuracy import NeighbourAccuracy
+from dfl_lightning.callbacks.monitors.product_error import ProductError
 from dfl_lightning.callbacks.monitors.simulated_time import SimulatedTime
 from dfl_lightning.callbacks.monitors.substitution_error import SubstitutionError
 from dfl_lightning.callbacks.outgoing.a_little_is_enough import ALittleIsEnough
@@ -120,6 +121,7 @@ __all__ = [
     "Outgoing",
     "Policy",
     "Prediction",
+    "ProductError",
     "PrototypeAverage",
     "PushSum",
     "SampleWeighted",

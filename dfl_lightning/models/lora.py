@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
-import torch
 from torch import nn
 
-from dfl_lightning.models.init import load_parameters
 from dfl_lightning.models.network import Network
 from dfl_lightning.utils.code.adapters import A, B, adapters_of, add_adapter, size_of
 from dfl_lightning.utils.errors import UserError, nearest
@@ -40,7 +38,6 @@ class LoRA(Network):
         trained: patterns of the names of further parameters that are trained, for example `head.*`.
         factors: `both`, `A` or `B`: the factors that are trained. A factor that is not trained is the same for all
             clients.
-        weights: file with a state dict of the plain network, the base's values; default: the network as it is.
         input_shape: shape of an input of a shipped network; by default taken from the data.
         num_classes: number of outputs of a shipped network; by default taken from the data.
 
@@ -62,7 +59,6 @@ class LoRA(Network):
         targets: Sequence[str] = ("*",),
         trained: Sequence[str] = (),
         factors: str = "both",
-        weights: str | None = None,
         *,
         input_shape: tuple[int, ...] | None = None,
         num_classes: int | None = None,
@@ -78,7 +74,7 @@ class LoRA(Network):
             raise UserError(f"LoRA: alpha={alpha}; it is a number above 0")
         if factors not in FACTORS:
             raise UserError(f"LoRA: factors={factors}; it is both, A or B")
-        self.rank, self.factors, self.weights = rank, factors, weights
+        self.rank, self.factors = rank, factors
         self.alpha = float(rank if alpha is None else alpha)
         self.targets = [targets] if isinstance(targets, str) else list(targets)
         self.trained = [trained] if isinstance(trained, str) else list(trained)
@@ -125,8 +121,6 @@ class LoRA(Network):
     # --- adapters -----------------------------------------------------------------------------------------------------
     def _adapt(self) -> None:
         """Freeze the network, and give the targets their adapters."""
-        if self.weights is not None:
-            self._load(self.weights)
         self.requires_grad_(False)
         within = {
             f"{name}.{inner}".removeprefix(".")
@@ -164,18 +158,6 @@ class LoRA(Network):
                 raise UserError(f"LoRA: no parameter matches trained '{pattern}'{nearest(pattern, parameters)}")
             for name in matched:
                 parameters[name].requires_grad_(True)
-
-    @torch.no_grad()
-    def _load(self, file: str) -> None:
-        """Load the values of the plain network."""
-        state = load_parameters(file)
-        plain: nn.Module = self.network if hasattr(self, "network") else self
-        for name, own in plain.state_dict().items():
-            value = state.get(name)
-            if value is None or value.shape != own.shape:
-                found = "is missing" if value is None else f"has shape {tuple(value.shape)}"
-                raise UserError(f"LoRA: weights={file}: '{name}', of shape {tuple(own.shape)}, {found} in the file")
-            own.copy_(value)
 
 
 class _OfMany(LoRA):

@@ -11,6 +11,7 @@ What `ctx`, a `JobContext`, offers to a step (in the stacked engine all tensors 
 """
 
 from dfl_lightning.engines.local_work import Batch, Duration, JobContext, Phase, TrainableModel, times
+from dfl_lightning.objectives.alternating import Alternating
 from dfl_lightning.objectives.apfl import APFL
 from dfl_lightning.objectives.dfedsam import DFedSAM
 from dfl_lightning.objectives.dispfl import DisPFL
@@ -31,6 +32,7 @@ __all__ = [
     "APFL",
     "D2",
     "MOON",
+    "Alternating",
     "Batch",
     "DFedSAM",
     "DisPFL",
