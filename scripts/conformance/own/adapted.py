@@ -62,7 +62,7 @@ class _Run:
             active=active,
             rounds=rounds,
             network=network,
-            **more,
+            **model,
         )
         self._rounds = rounds
 
