@@ -158,7 +158,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     if former is not None and stage == "fit":
         begun = former.federation.horizon
         federation.horizon.continue_from(begun.rounds, sorted(begun.readers), "a second fit")
-    _refuse_missing_data(trainer, data, task, stage)
+    _refuse_missing_data(trainer, data, task, stage, module.metrics)
 
     if former is None:
         # This comes before the engine is built, since the engine tries the network with these parameters.
@@ -338,9 +338,11 @@ def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Object
             )
 
 
-def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, task: Task, stage: str) -> None:
+def _refuse_missing_data(
+    trainer: DFLTrainer, data: ClientData, task: Task, stage: str, metrics: dict[str, Metric]
+) -> None:
     if stage == "fit":
-        check_monitored(trainer.callbacks, bool(trainer.loggers), data, task)  # type: ignore[attr-defined]
+        check_monitored(trainer.callbacks, bool(trainer.loggers), data, task, metrics)  # type: ignore[attr-defined]
     elif stage == "validate" and not int(data.sizes("val").sum()):
         raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
     elif stage == "test" and not int(data.sizes("test").sum()) and data.global_test is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lightning.pytorch import Callback
@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from torchmetrics import Metric
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints.io import RoundCheckpoint
@@ -195,7 +196,9 @@ def settle_policies(callbacks: Sequence[Callback]) -> tuple[RoundCallback, ...]:
     return tuple(members_of_run)
 
 
-def check_monitored(callbacks: Iterable[Callback], has_loggers: bool, data: ClientData, task: Task) -> None:
+def check_monitored(
+    callbacks: Iterable[Callback], has_loggers: bool, data: ClientData, task: Task, metrics: Mapping[str, Metric]
+) -> None:
     """Raise if a callback needs validation data or a logger that is missing, or would prefer the worse models.
 
     Args:
@@ -203,6 +206,7 @@ def check_monitored(callbacks: Iterable[Callback], has_loggers: bool, data: Clie
         has_loggers: True if the trainer has a logger.
         data: the clients' data.
         task: the task, which defines whether higher scores are better.
+        metrics: the chosen metrics by name, which may define it too.
 
     Raises:
         UserError: names the callback and the remedy.
@@ -215,6 +219,7 @@ def check_monitored(callbacks: Iterable[Callback], has_loggers: bool, data: Clie
                 f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; set data.val_fraction"
             )
         higher = task.higher_is_better if monitor == f"val_{task.score}" else None
+        higher = getattr(metrics.get(monitor.removeprefix("val_")), "higher_is_better", higher)
         higher = False if monitor in ("val_loss", "train_loss") else higher
         if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and higher is not None:
             wanted = "max" if higher else "min"

@@ -33,7 +33,7 @@ _EXECUTION_OPTIONS = {
     *("process_timeout", "default_root_dir", "checkpoint_every", "checkpoints", "keep_comparisons", "logger"),
     *("log_every_n_steps", "profiler", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
     *("cohorts", "cuda_graphs", "deterministic", "benchmark", "detect_anomaly", "inference_mode", "barebones"),
-    *("num_sanity_val_steps", "enable_autolog_hparams", "model_registry"),
+    *("num_sanity_val_steps", "enable_autolog_hparams", "model_registry", "log_clients"),
 }
 """Options of the trainer that do not change the numbers of a round, except for rounding: sums may differ in their last
 bits on another accelerator, or if clients are trained in other cohorts.

@@ -84,14 +84,14 @@ class ClientMetric:
             self._keep(error)
 
     def compute(self) -> Tensor:
-        """Return the number of the client, a float64 scalar on the metric's device; NaN if it is not defined."""
+        """Return the number of the client, a float64 scalar; NaN, on the CPU, if it is not defined."""
         try:
             with quiet():
-                value = torch.tensor(torch.nan) if self.error is not None or self._is_undefined() else self._value()
+                if self.error is None and not self._is_undefined():
+                    return self._value().double().reshape(())
         except Exception as error:
             self._keep(error)
-            value = torch.tensor(torch.nan)
-        return value.double().reshape(())
+        return torch.tensor(torch.nan, dtype=torch.float64)
 
     def _keep(self, error: Exception) -> None:
         """Keep an error about a client's samples; raise others, such as those of a lack of memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
@@ -23,6 +24,9 @@ __all__ = ["MOST_CLIENTS", "about_clients", "try_metric"]
 
 MOST_CLIENTS = 300
 """The largest number of clients whose targets are tried before training: those with the fewest samples."""
+
+MOST_OUTPUTS = 10_000_000
+"""The largest number of outputs that are drawn for a client."""
 
 _ONE_NUMBER = {
     "ConfusionMatrix": ("CohenKappa", "balanced_accuracy"),
@@ -210,6 +214,7 @@ def about_clients(
     generator = torch.Generator().manual_seed(0)
     for split, of_clients in targets.items():
         few = sorted(of_clients, key=lambda client: (len(of_clients[client]), client))[:MOST_CLIENTS]
+        few = [client for client in few if len(of_clients[client]) * math.prod(shape) <= MOST_OUTPUTS]
         missing: dict[str, dict[int, str]] = defaultdict(dict)
         tried = {column: ClientMetric(metric) for column, metric in metrics.items()}
         for client in few:

@@ -9,6 +9,7 @@ import pytest
 import sklearn.metrics as sk
 import torch
 from cells_here import in_this_process
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassRecall
@@ -206,3 +207,11 @@ def test_the_page_names_the_mean_and_the_clients_left_out(small_run, hospitals):
     )
     areas = run.trainer.run.clients["test_auroc"][-1]
     assert float(shown) == pytest.approx(100 * np.nanmean(areas), abs=0.06)
+
+
+def test_early_stopping_on_a_metric_needs_its_direction(small_run):
+    stop = EarlyStopping("val_auroc", patience=5)
+    with pytest.raises(
+        UserError, match="EarlyStopping monitors val_auroc with mode min, but a higher val_auroc is better"
+    ):
+        small_run(rounds=1, module={"metrics": ["auroc"]}, callbacks=[stop]).fit()

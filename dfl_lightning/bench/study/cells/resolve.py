@@ -30,6 +30,7 @@ NO_NUMBER = {
     "": (CLASS_FOLDERS, "ckpt_path", "fork"),
     "trainer": (
         *("default_root_dir", "checkpoint_every", "checkpoints", "devices", "num_nodes", "strategy", "logger"),
+        "log_clients",
         *("process_timeout", "log_every_n_steps", "profiler", "enable_progress_bar", "enable_model_summary"),
         "max_epochs",
     ),
