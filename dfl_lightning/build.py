@@ -40,6 +40,7 @@ from dfl_lightning.round.joining import refuse_joining
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.round.run.per_client import ClientNumbers, client_numbers
 from dfl_lightning.tasks import Task, default_task
+from dfl_lightning.terminal.framing import announce_set_up
 from dfl_lightning.topology import Topology, load_topology, own_class
 from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.trainer_callbacks import check_monitored
@@ -123,6 +124,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     dtype = dtype_of_rows(trainer)
     layout = Layout(module.network, module.shared_patterns, constant_buffers(module.network, data, dtype, seed))
     load_base(layout, module.network, module.init, module.init_skip, dtype, trainer.strategy.root_device)
+    announce_set_up(trainer.callbacks, module.network, layout.num_parameters)  # type: ignore[attr-defined]
     phases = module.objective.phases(layout, module.duration, 0)
     optimizer, schedule, scheduled = _optimization(module, trainer, stage, layout, phases)
 

@@ -12,6 +12,9 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import AsyncCheckpointIO
 
 from dfl_lightning import DFLTrainer
+from dfl_lightning.engines import engine
+from dfl_lightning.engines.cohorts import plan_cohorts
+from dfl_lightning.terminal import framing
 from dfl_lightning.trainer_options import NO_EFFECT, OBEYED, OPTIONS, REFUSED
 from dfl_lightning.utils.errors import UserError
 
@@ -146,3 +149,22 @@ def test_banner_and_result_are_printed_with_bars_of_lightning(bar, small_run, ca
     assert any(line.startswith("test accuracy") for line in lines)
     assert sum("objective Plain" in line for line in lines) == 1
     assert "callbacks: null" in (run.folder / "config.yaml").read_text()
+
+
+def test_a_large_network_is_announced_before_it_is_set_up(small_run, capsys, monkeypatch):
+    monkeypatch.setattr(framing, "LARGE", 610)  # the parameters of the small run
+    printed = []
+
+    def plan(*args, **options):
+        printed.append(capsys.readouterr().out)
+        return plan_cohorts(*args, **options)
+
+    monkeypatch.setattr(engine, "plan_cohorts", plan)
+    run = small_run(1, enable_progress_bar=True).fit()
+    assert printed[0] == "setting up MLP (610 parameters each): a large network takes a while\n"
+    assert capsys.readouterr().out.startswith("AFIND + AdaptiveThreshold")
+    small_run(1, enable_progress_bar=True).trainer.prepare(run.module, run.data)
+    assert "setting up" not in capsys.readouterr().out
+    monkeypatch.setattr(framing, "LARGE", 611)
+    small_run(1, enable_progress_bar=True).fit()
+    assert "setting up" not in printed[-1] + capsys.readouterr().out

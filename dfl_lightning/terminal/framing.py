@@ -14,6 +14,9 @@ from dfl_lightning.terminal.banner import banner
 from dfl_lightning.terminal.observing import only_warns
 from dfl_lightning.utils.wrapping import for_terminal
 
+LARGE = 1_000_000
+"""Parameters of a network from which its set-up takes so long that a line says so."""
+
 
 class Framing(RoundCallback):
     """The banner before the first round and the result after the last one; for runs with a progress bar of Lightning.
@@ -27,7 +30,22 @@ class Framing(RoundCallback):
     """
 
     page_follows = False
-    _failed = False
+    _failed = _begins = False
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Note that a fit begins, which `announce` may say."""
+        self._begins = stage == "fit" and trainer.is_global_zero
+
+    def announce(self, network: str, parameters: int) -> None:
+        """Print a line before a large network is set up, since the banner comes after that.
+
+        Args:
+            network: name of the network.
+            parameters: number of its parameters.
+        """
+        if self._begins and parameters >= LARGE:
+            print(f"setting up {network} ({parameters:,} parameters each): a large network takes a while", flush=True)
+        self._begins = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Print the banner."""
@@ -56,6 +74,19 @@ class Framing(RoundCallback):
 
     def _give_up(self) -> None:
         self._failed = True
+
+
+def announce_set_up(callbacks: list[Any], network: object, parameters: int) -> None:
+    """Let the run say that it is being set up, if that takes long; see `Framing.announce`.
+
+    Args:
+        callbacks: those of the trainer.
+        network: the plain network.
+        parameters: number of its parameters.
+    """
+    for callback in callbacks:
+        if isinstance(callback, Framing):
+            callback.announce(type(network).__name__, parameters)
 
 
 def name_no_page(callbacks: list[Any]) -> None:

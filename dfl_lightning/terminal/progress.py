@@ -58,6 +58,11 @@ class RoundProgress(ProgressBar, Framing):
         self._cohorts = ""
         self._quiet = False
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Note that a fit begins, and keep the trainer as Lightning's bars do."""
+        ProgressBar.setup(self, trainer, pl_module, stage)
+        Framing.setup(self, trainer, pl_module, stage)
+
     def disable(self) -> None:
         """Print nothing from now on; Lightning calls it in all processes but the first."""
         self._quiet = True
