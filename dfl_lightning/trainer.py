@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import networkx as nx
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
@@ -22,16 +22,15 @@ from dfl_lightning import trainer_callbacks as chosen
 from dfl_lightning import trainer_options as lightnings
 from dfl_lightning.bank.card import gpu_failures, one_sentence
 from dfl_lightning.callbacks import Policy
-from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
-from dfl_lightning.data import FederatedData
+from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO
 from dfl_lightning.distributed.connection import connected
 from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
-from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.run.fits import begin_fit, end_fit
 from dfl_lightning.runs.run_folder import RunFolder
+from dfl_lightning.trainer_evaluations import ClientEvaluations, clients_data, last_checkpoint, no_data, refuse_code
 from dfl_lightning.utils.code.constructor_arguments import record
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from dfl_lightning.round.run.hosts import RunModule
 
 
-class DFLTrainer(Trainer):
+class DFLTrainer(ClientEvaluations):
     """A Trainer whose epochs are communication rounds.
 
     Args:
@@ -248,18 +247,14 @@ class DFLTrainer(Trainer):
         """The precision of models and arithmetic: `32-true`, `tf32`, `64-true` or `bf16-mixed`."""
         return self.precision_of_rows
 
-    @property
-    def _arithmetic(self) -> AbstractContextManager[None]:
-        """The context that sets torch's precision of float32 products and convolutions during the run."""
-        return float32_arithmetic(tf32=self.precision == "tf32")
-
-    def fit(  # type: ignore[override]  # `fork` instead of Lightning's weights_only, which is always true here
+    def fit(
         self,
         model: LightningModule,
         train_dataloaders: Any = None,
         val_dataloaders: Any = None,
         datamodule: LightningDataModule | None = None,
         ckpt_path: str | Path | None = None,
+        weights_only: bool | None = None,
         fork: bool = False,
     ) -> None:
         """Run rounds.
@@ -270,16 +265,18 @@ class DFLTrainer(Trainer):
             val_dataloaders: not used.
             datamodule: the clients' data, one of `dfl_lightning.data`.
             ckpt_path: continue from this checkpoint, or from a run folder's last one, in its run folder.
+            weights_only: None or true; no code in a checkpoint is ever run.
             fork: with `ckpt_path`: write a new run folder and leave the old one as it is.
         """
-        datamodule = _clients_data("fit", train_dataloaders, datamodule)
+        refuse_code(weights_only)
+        datamodule = clients_data("fit", train_dataloaders, datamodule)
         if val_dataloaders is not None:
-            raise _no_data("fit")
+            raise no_data("fit")
         if fork and ckpt_path is None:
             raise UserError("fork starts a new run from a checkpoint; set ckpt_path to a run folder or a checkpoint")
         if self.run_folder is not None:
             self.run_folder.leave()
-        ckpt_path = _checkpoint(ckpt_path)
+        ckpt_path = last_checkpoint(ckpt_path)
         if ckpt_path in ("best", "last"):  # looked up now, since the callbacks of an earlier fit are reset below
             ckpt_path = checkpoint_by_word(self, ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
@@ -305,71 +302,6 @@ class DFLTrainer(Trainer):
         if self._remarks_before is None:
             self._remarks_before = tuple(self.remarks)
         return list(self._remarks_before)
-
-    def validate(  # type: ignore[override]  # weights_only is always true here
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = True,
-        datamodule: LightningDataModule | None = None,
-    ) -> Any:
-        """Evaluate a checkpoint's models, or the module's present ones, on the clients' own data.
-
-        Args:
-            model: a `DFLModule`; default: that of the last fit, with the best models if a `ModelCheckpoint` of the
-                trainer monitors a score, as in Lightning.
-            dataloaders: not used, except that the datamodule may be given here, as Lightning allows.
-            ckpt_path: a checkpoint, a run folder with one, `best` or `last`; default: the module's present models.
-            verbose: print Lightning's table of means.
-            datamodule: the clients' data; default: those of the last fit.
-
-        Returns:
-            A list with a mapping from names of scores to means over clients.
-        """
-        datamodule = _clients_data("validate", dataloaders, datamodule or getattr(self, "datamodule", None))
-        with self._evaluation():
-            return super().validate(model, None, _checkpoint(ckpt_path), verbose, datamodule)
-
-    def test(  # type: ignore[override]
-        self,
-        model: LightningModule | None = None,
-        dataloaders: Any = None,
-        ckpt_path: str | Path | None = None,
-        verbose: bool = True,
-        datamodule: LightningDataModule | None = None,
-    ) -> Any:
-        """Evaluate a checkpoint's models, or the module's present ones; see `validate` for the arguments."""
-        datamodule = _clients_data("test", dataloaders, datamodule or getattr(self, "datamodule", None))
-        with self._evaluation():
-            return super().test(model, None, _checkpoint(ckpt_path), verbose, datamodule)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error that says how to predict: every client has a model of its own.
-
-        Args:
-            args: not used.
-            kwargs: not used.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(
-            "DFLTrainer.predict: every client has a model of its own; load one into a plain network, "
-            "network = trainer.run.model(client, network), and call network(inputs)"
-        )
-
-    @contextmanager
-    def _evaluation(self) -> Iterator[None]:
-        """Prepare an evaluation; callbacks that choose models keep their state, whatever a checkpoint restores."""
-        choosing = chosen.that_choose(self.callbacks)  # type: ignore[attr-defined]
-        states = [callback.state_dict() for callback in choosing]
-        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
-            try:
-                yield
-            finally:
-                for callback, state in zip(choosing, states, strict=True):
-                    callback.load_state_dict(state)
 
     def make_logger(self, folder: Path) -> None:
         """Create the logger of `logger=True` in the run folder, whose name is not known before the run starts."""
@@ -411,24 +343,6 @@ class DFLTrainer(Trainer):
         datamodule.setup("fit")
         with one_sentence(), gpu_failures(), self._arithmetic:
             module.setup("fit")
-
-
-def _no_data(method: str) -> UserError:
-    return UserError(f"DFLTrainer.{method} takes clients' data as datamodule=..., one of dfl_lightning.data")
-
-
-def _clients_data(method: str, dataloaders: Any, datamodule: Any) -> FederatedData:
-    """Return the clients' data, given as `datamodule` or, as Lightning allows, as the second argument."""
-    if isinstance(dataloaders, FederatedData):
-        dataloaders, datamodule = None, dataloaders
-    if dataloaders is not None or not isinstance(datamodule, FederatedData):
-        raise _no_data(method)
-    return datamodule
-
-
-def _checkpoint(path: str | Path | None) -> str | Path | None:
-    """Replace a run folder by its last checkpoint; return anything else, such as Lightning's `best`, as it is."""
-    return str(checkpoint_of(path)) if path is not None and Path(path).is_dir() else path
 
 
 def _check_numbers(engine: str, process_timeout: float, cohorts: int | None, checkpoint_every: int) -> None:

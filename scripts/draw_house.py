@@ -15,8 +15,8 @@ from xml.sax.saxutils import escape
 PACKAGE = Path(__file__).parents[1] / "dfl_lightning"
 PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
-    *("conformance", "bench", "cli", "module", "evaluation", "build", "trainer", "trainer_callbacks"),
-    *("trainer_options", "loop", "protocol", "terminal", "runs", "checkpoints"),
+    *("conformance", "bench", "cli", "module", "evaluation", "build", "trainer", "trainer_evaluations"),
+    *("trainer_callbacks", "trainer_options", "loop", "protocol", "terminal", "runs", "checkpoints"),
     *("callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data", "metrics"),
     *("tasks", "topology"),
     *("functional", "links", "utils"),

@@ -131,6 +131,16 @@ def test_a_fit_takes_the_datamodule_as_its_second_argument(small_run):
     assert run.module.bank.boundary.round == 1
 
 
+def test_methods_have_the_parameters_of_this_lightning(fitted):
+    for name in ("fit", "validate", "test"):
+        theirs = list(inspect.signature(getattr(Trainer, name)).parameters)
+        assert list(inspect.signature(getattr(DFLTrainer, name)).parameters)[: len(theirs)] == theirs
+    fitted.trainer.test(ckpt_path="last", verbose=False, weights_only=True)
+    for method in (fitted.trainer.fit, fitted.trainer.validate, fitted.trainer.test):
+        with pytest.raises(UserError, match="weights_only=False would run code"):
+            method(fitted.module, datamodule=fitted.data, weights_only=False)
+
+
 def test_predict_says_what_to_do(fitted):
     with pytest.raises(UserError, match=r"trainer\.run\.model\(client, network\)"):
         fitted.trainer.predict(fitted.module, datamodule=fitted.data)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from plain_clients import network, samples
+from tapes import TapeRecorder
 from torch import nn
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError
 from dfl_lightning import callbacks as cb
 from dfl_lightning.callbacks.monitors.simulated_time import SimulatedTime
 from dfl_lightning.objectives import APFL, GradientTracking, QGDSGDm
+from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.run.per_client import client_numbers
 
 RATES, EPOCHS = (0.2, 0.05, 0.2, 0.01, 0.4), (1, 3, 1, 2, 0)
@@ -305,3 +307,31 @@ def test_banner_and_explanation_say_what_differs(tmp_path):
     assert work.endswith(
         f"its own length for each client (model.per_client), 7 optimizer steps, {seen:,} samples over all clients"
     )
+
+
+def test_recorded_steps_have_each_clients_rate(tmp_path):
+    numbers = {"lr": list(RATES), "local_steps": [9, 12, 9, 9, 12]}
+    plainly, recorded = (rounds_of(tmp_path, numbers, recorder) for recorder in (None, TapeRecorder()))
+    torch.testing.assert_close(recorded, plainly, rtol=1e-6, atol=1e-7)  # a recording's rates are of float32
+
+
+def rounds_of(root, numbers, recorder):
+    """Run two rounds, and return the models; with a recorder, their steps are recorded and replayed."""
+    L.seed_everything(0, verbose=False)
+    policies = [cb.Gossip(k="all"), cb.Uniform()]
+    options = {"precision": "64-true", "accelerator": "cpu", "engine": "stacked", "enable_progress_bar": False}
+    trainer = DFLTrainer(max_rounds=2, callbacks=policies, default_root_dir=root, **options)
+    sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)
+    module = DFLModule(network(), per_client=numbers, optimizer=sgd, local_steps=9, batch_size=2)
+    trainer.prepare(module, samples())
+    if recorder is not None:
+        module.engine.all_at_once(recorder)
+    protocol = RoundProtocol(trainer)
+    for _ in range(2):
+        round = protocol.begin()
+        protocol.train(round)
+        protocol.mix(round)
+        protocol.commit(round)
+        module.bank.boundary = module.bank.boundary._replace(closed=True, callbacks=protocol.capture())
+    assert recorder is None or recorder.replayed > 20
+    return models_of(module)
