@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.engines.recurrent_layers import draw_between, draws_between
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import changed, states
 
@@ -131,12 +132,18 @@ _CHANNELWISE: dict[type[nn.Module], bool] = {
 
 
 def replace_dropout_layers(network: nn.Module) -> MaskSource:
-    """Swap the network's dropout layers, in place, for ones that draw from the returned source."""
+    """Swap the network's dropout layers, in place, for ones that draw from the returned source.
+
+    Recurrent layers with dropout between their layers draw from it, too.
+    """
     source = MaskSource()
     for parent in list(network.modules()):
         for name, child in list(parent._modules.items()):  # named_children() would skip a layer that occurs twice.
             if child is not None and type(child) in _CHANNELWISE:
                 setattr(parent, name, StreamDropout(float(child.p), _CHANNELWISE[type(child)], source))  # type: ignore[arg-type]
+    for layer in list(network.modules()):
+        if draws_between(layer):
+            draw_between(layer, StreamDropout(float(layer.dropout), False, source))  # type: ignore[arg-type]
     return source
 
 

@@ -136,17 +136,15 @@ class Recurrent(nn.Module):
         return self.out(self.lstm(self.table(x.long()))[0])
 
 
-def test_a_users_lstm_uses_the_loop_engine_with_a_note(tmp_path):
+def test_a_users_lstm_is_stacked_without_a_note(tmp_path):
     from dfl_lightning.terminal.banner import notes
 
     module = DFLModule(Recurrent(), local_epochs=1, batch_size=8)
     options = {"default_root_dir": tmp_path, "accelerator": "cpu", "enable_progress_bar": False}
     trainer = DFLTrainer(max_rounds=1, callbacks=[callbacks.Gossip(k=1), callbacks.Uniform()], **options)
     trainer.fit(module, datamodule=data.Text(num_clients=2, length=8, most=120))
-    assert trainer.run.summary["engine"]["name"] == "loop"
-    [note] = [note for note in notes(trainer, module) if "LSTM" in note]
-    assert "clients train one after the other" in note
-    assert "CharTransformer" in note
+    assert trainer.run.summary["engine"]["name"] == "stacked"
+    assert not [note for note in notes(trainer, module) if "LSTM" in note]
     assert np.isfinite(trainer.run.metrics["test_perplexity"][-1])
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.trials.trial import operations_of
 
 CACHE_BYTES = 36e6
 """Approximate bytes that one step of a cohort touches; they determine the cohort's width.
@@ -73,11 +73,12 @@ class Cost:
             states: numbers that the optimizer keeps for each number of a model.
         """
         network.eval()
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network(example)
+        with torch.no_grad():
+            operations = operations_of(network, lambda: network(example))
+        activations = stacked.activations(example)  # Before `calls`, for which it counts the steps.
         return cls(
-            activations=stacked.activations(example) // len(example),
-            operations=counter.get_total_flops() // len(example),
+            activations=activations // len(example),
+            operations=operations // len(example),
             calls=stacked.calls,
             columns=layout.width,
             states=states,

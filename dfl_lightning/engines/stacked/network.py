@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from dfl_lightning.engines.dropout_layers import StreamDropout
+from dfl_lightning.engines.recurrent_layers import STREAMS
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.layers.common import is_common, rule_of
 from dfl_lightning.engines.stacked.layers.convolution import can_unfold, numbers_of_patches
 from dfl_lightning.engines.stacked.layers.passes import Pass
+from dfl_lightning.engines.stacked.layers.recurrent import kept_numbers
 from dfl_lightning.engines.stacked.layers.rules import (
     FUNCTIONS,
     METHODS,
@@ -36,6 +39,9 @@ from dfl_lightning.utils.code.adapters import Adapter
 from dfl_lightning.utils.code.frozen import keep_frozen_norms, tensors_of
 from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import reason, reported_as
+
+PACKING = (nn.utils.rnn.pack_padded_sequence, nn.utils.rnn.pack_sequence, nn.utils.rnn.pad_packed_sequence)
+"""Functions that pack sequences of different lengths into one, which no rule knows."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -101,6 +107,7 @@ class StackedNetwork:
         self.couples_samples = True  # The safe value until `network_trial.try_out` determines it.
         self.masks_padding = False
         self.vectorised = False  # True if torch.vmap computes layers with parameters.
+        self._steps: dict[str, int] = {}  # Steps of recurrent layers, by name; `activations` counts them.
         self._aliases = _aliases(network)
         self._views: dict[int, dict[str, Tensor]] = {}  # The common tensors for a number of clients.
         self._layers = dict(network.named_modules())
@@ -167,14 +174,16 @@ class StackedNetwork:
 
     @property
     def calls(self) -> int:
-        """Number of layers and functions that a training pass calls."""
-        return sum(node.op not in ("placeholder", "output", "get_attr") for node in self._graphs[True].nodes)
+        """Number of layers and functions that a training pass calls; each step of a recurrent layer counts as one."""
+        nodes = [node for node in self._graphs[True].nodes if node.op not in ("placeholder", "output", "get_attr")]
+        return len(nodes) + sum(self._steps.values())
 
     def activations(self, inputs: Tensor) -> int:
         """Count the numbers that a pass of inputs [B, ...] writes, and those of the inputs."""
         counter = _Counter(fx.GraphModule(self.network, self._graphs[False]))
         with torch.no_grad():
             counter.run(inputs)
+        self._steps = counter.steps
         return counter.count
 
     def patches(self, inputs: Tensor, batch: int) -> dict[str, int]:
@@ -237,6 +246,11 @@ class StackedNetwork:
         if node.op == "get_attr":
             return partial(self._attribute, str(node.target))
         if node.op == "call_function":
+            if node.target in PACKING:
+                name = node.target.__name__  # type: ignore[union-attr]
+                raise CannotStack(
+                    f"it packs sequences ({name}), which only the loop engine can do; padded ones can be stacked"
+                )
             if node.target in (torch.relu, F.relu) and may_overwrite(node, self._layers):
                 return lambda now, x, **_: relu_in_place(x)
             return partial(_function, node.target)  # type: ignore[arg-type]
@@ -307,18 +321,33 @@ class _PerThread:
 
 
 class _Tracer(fx.Tracer):
-    """Tracer that does not enter the layers of torch.nn, `StreamDropout`, and layers with adapters."""
+    """Tracer that does not enter the layers of torch.nn, ours that replace some, layers with adapters, and packing."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_modules=(math, nn.utils.rnn), autowrap_functions=PACKING)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, StreamDropout | Adapter) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (StreamDropout, Adapter, *STREAMS.values())) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Counter(fx.Interpreter):
-    """Interpreter that runs the network for one client and counts the numbers that it writes; views write none."""
+    """Interpreter that runs the network for one client and counts the numbers that it writes; views write none.
+
+    Attributes:
+        count: the numbers.
+        steps: steps of all layers and directions of each recurrent layer, by name.
+    """
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.count = 0
+        self.count, self.steps = 0, dict[str, int]()
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer = self.fetch_attr(target)
+        if isinstance(layer, nn.RNNBase):
+            numbers, self.steps[target] = kept_numbers(layer, args[0].shape)
+            self.count += numbers
+        return super().call_module(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)

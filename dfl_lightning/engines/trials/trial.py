@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -73,9 +74,7 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
     writes = plain.try_two_steps(few, labels)
     plain.refuse_single_samples()
     plain.refuse_memory(few)
-    with FlopCounterMode(display=False) as counter:
-        plain(few, training=False)
-    operations = counter.get_total_flops() // len(few)
+    operations = operations_of(plain.network, partial(plain, few, training=False)) // len(few)
     config = replace(config, features=plain.feature_layers(few))
     return Trial(
         replace(config, loss=on_copies(config.loss)) if writes else config,
@@ -84,6 +83,33 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
         operations,
         plain.norms,
     )
+
+
+def operations_of(network: nn.Module, run: Callable[[], object]) -> int:
+    """Count the floating point operations of a pass.
+
+    Args:
+        network: the network.
+        run: function that does the pass.
+    """
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in network.modules())
+    with _step_by_step() if recurrent else nullcontext(), FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops())
+
+
+@contextmanager
+def _step_by_step() -> Iterator[None]:
+    """Switch off libraries that do all steps of a recurrent layer at once, since the counter does not know these."""
+    libraries = (torch.backends.mkldnn, torch.backends.cudnn)
+    before = [library.enabled for library in libraries]
+    try:
+        for library in libraries:
+            library.enabled = False  # type: ignore[attr-defined]
+        yield
+    finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled  # type: ignore[attr-defined]
 
 
 def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ def _stacked(network):
     return StackedNetwork(network)
 
 
-def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), device="cpu"):
+def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), device="cpu", tolerance=1e-10):
     """Stack clients of a plain network and assert what plain modules do: the stacked network.
 
     Args:
@@ -68,6 +68,7 @@ def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), 
         mask: whether batch norms get these sizes.
         unfold: the convolutions that are computed by patches.
         device: where the stacked network computes; the plain modules do on the CPU.
+        tolerance: of all comparisons.
     """
     stacked = network if isinstance(network, StackedNetwork) else _stacked(network)
     stacked.unfolded = frozenset(unfold)
@@ -96,7 +97,7 @@ def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), 
         size = inputs.shape[1] if sizes is None else sizes[number]
         mine = inputs[number, :size].detach().requires_grad_(differentiable)
         expected = _plain(client, mine * 1, training, number)
-        torch.testing.assert_close(outputs[number, :size], expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(outputs[number, :size], expected, rtol=tolerance, atol=tolerance)
         plain_leaves = [dict(_state(client))[name] for name in names] + [mine] * differentiable
         plain = torch.autograd.grad((expected * weights[number, :size]).sum(), plain_leaves, allow_unused=True)
         for ours, theirs in zip(found, plain, strict=True):
@@ -105,9 +106,9 @@ def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), 
             else:
                 assert ours is not None
                 gradient = ours[number] if ours is not found[-1] or not differentiable else ours[number, :size]
-                torch.testing.assert_close(gradient, theirs, rtol=1e-10, atol=1e-10)
+                torch.testing.assert_close(gradient, theirs, rtol=tolerance, atol=tolerance)
         for name, buffer in client.named_buffers():
-            torch.testing.assert_close(tensors[name][number].detach().cpu(), buffer, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(tensors[name][number].detach().cpu(), buffer, rtol=tolerance, atol=tolerance)
     return stacked
 
 

@@ -164,6 +164,16 @@ LAYERS = [
     layer(nn.Unflatten, 1, (2, 2)),
     layer(nn.Threshold, 0.1, -1.0),
     layer(nn.GLU, dim=1),
+    *[
+        calls(
+            f"{kind.__name__} of {count}",
+            lambda x, own: own(x)[0][:, -1],
+            functools.partial(kind, *sizes, **more),
+            shape=LINE,
+        )
+        for kind, sizes in ((nn.RNN, (9, 5)), (nn.GRU, (9, 5)), (nn.LSTM, (9, 5)))
+        for count, more in ((1, {"batch_first": True}), (2, {"batch_first": True, "num_layers": 2, "dropout": 0.3}))
+    ],
     calls("Bilinear", lambda x, own: own(x, torch.tanh(x)), lambda: nn.Bilinear(6, 6, 3), shape=(6,)),
     calls(
         "MultiheadAttention",
@@ -466,7 +476,8 @@ def test_rules_read_every_option_of_their_layers():
         "elementwise_affine num_features momentum track_running_stats num_embeddings embedding_dim padding_idx "
         "max_norm norm_type scale_grad_by_freq sparse _weight _freeze p channelwise source start_dim end_dim kwargs "
         "return_indices ceil_mode count_include_pad divisor_override output_size inplace negative_slope alpha "
-        "approximate beta threshold min_val max_val min_value max_value"
+        "approximate beta threshold min_val max_val min_value max_value input_size hidden_size num_layers batch_first "
+        "dropout bidirectional proj_size nonlinearity"
     )
     for kind in MODULES:
         if kind not in (nn.Identity, nn.Sequential):

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dfl_lightning.engines.dropout_layers import StreamDropout, keep_mask
+from dfl_lightning.engines.recurrent_layers import STREAMS
 from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.layers.convolution import batched_product, convolution, flat
 from dfl_lightning.engines.stacked.layers.group_norm import group_norm_in_layout, keeps_layout
 from dfl_lightning.engines.stacked.layers.masked_norm import masked_batch_norm
 from dfl_lightning.engines.stacked.layers.passes import Pass, Rule
+from dfl_lightning.engines.stacked.layers.recurrent import recurrent
 from dfl_lightning.engines.trials import norm_strides
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -269,6 +271,27 @@ def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activa
     return x.like(x.tensor * (Activation(scaled, clients).side_by_side() if x.channels else scaled))
 
 
+def _drop(now: Pass, layer: nn.Module, numbers: Tensor) -> Tensor:
+    """Apply a dropout layer to numbers of all clients, [k, B, ...]."""
+    dropped = dropout(layer, "", now, Activation(numbers, len(numbers)))  # type: ignore[arg-type]
+    return dropped.tensor
+
+
+def index(x: Any, key: Any) -> Any:
+    """Index each client's tensor, or a tuple of activations; use vmap for keys other than numbers and slices.
+
+    Args:
+        x: an activation, or a tuple of them.
+        key: what stands in the brackets.
+    """
+    if not isinstance(x, Activation):
+        return x[key]
+    parts = key if isinstance(key, tuple) else (key,)
+    if all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts):
+        return Activation(x.leading()[(slice(None), *parts)], x.clients)
+    return one_by_one(operator.getitem, x, key)
+
+
 def flatten(x: Activation, start_dim: int = 0, end_dim: int = -1) -> Activation:
     """Flatten dimensions of each client's tensor.
 
@@ -416,6 +439,7 @@ MODULES: dict[type[nn.Module], Rule] = {
     nn.InstanceNorm3d: instance_norm,
     nn.Embedding: embedding,
     StreamDropout: dropout,
+    **dict.fromkeys((*STREAMS, *STREAMS.values()), recurrent(_drop)),
     nn.Flatten: _module(flatten, "start_dim", "end_dim"),
     nn.Identity: lambda layer, name, now, x: x,
     nn.Sequential: lambda layer, name, now, x: x,  # An empty one; the tracer enters others.
@@ -435,6 +459,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.add: _arithmetic(torch.add),
     torch.mul: _arithmetic(torch.mul),
     getattr: attribute,
+    operator.getitem: index,
     F.batch_norm: _batch_norm(F.batch_norm),
     torch.batch_norm: _batch_norm(torch.batch_norm),
 }
@@ -470,8 +495,6 @@ def obstacle(layer: nn.Module) -> str | None:
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
         return "tracks running statistics"
-    if isinstance(layer, nn.RNNBase):
-        return "is recurrent, which torch.vmap cannot do; models.CharTransformer and models.TCN are stacked"
     if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
         return "renormalises its rows"
     if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
