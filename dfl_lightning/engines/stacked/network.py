@@ -327,7 +327,8 @@ class _Tracer(fx.Tracer):
         super().__init__(autowrap_modules=(math, nn.utils.rnn), autowrap_functions=PACKING)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, (StreamDropout, Adapter, *STREAMS.values())) or super().is_leaf_module(m, module_qualified_name)
+        ours = (StreamDropout, Adapter, *STREAMS.values())
+        return isinstance(m, ours) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Counter(fx.Interpreter):
