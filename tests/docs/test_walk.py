@@ -79,6 +79,8 @@ FILES = {
     ("docs/tasks.md", "class Quantile"): ["mine.py"],
     ("docs/conformance.md", "def fdms_dropout"): ["my_adapter.py"],
     ("docs/topologies.md", "generator: connected_watts"): ["my_network.yaml"],
+    ("docs/topologies.md", "class Walkers"): ["walkers.py"],
+    ("docs/topologies.md", "one of class_folders"): ["walkers.yaml"],
 }
 """Files into which a page has its reader put a block, by page and a part of the block."""
 
@@ -86,6 +88,7 @@ SHOWN = {
     ("docs/running.md", "stopped by SIGINT"): "tests/cli/test_signals.py compares it",
     ("docs/tasks.md", "station,when"): "the first lines of sensors.csv",
     ("docs/topologies.md", " graph: "): "test_pages.py compares these lines",
+    ("docs/topologies.md", "Ward A,Ward B"): "tests/topology/test_formats.py reads such lists",
 }
 """Blocks that are neither commands nor code, by page and a part of them."""
 
@@ -121,6 +124,7 @@ def sensors(folder):
 
 def graphs(folder):
     nx.write_graphml(nx.cycle_graph(24), folder / "my_network.graphml")
+    (folder / "contacts.txt").write_text("31220 1148 1644\n31240 1148 1644\n32500 1644 1590\n")
 
 
 def own_data(folder):
