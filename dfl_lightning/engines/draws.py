@@ -106,6 +106,47 @@ class Draws:
         return stream(self.seed, f"{self.purpose} augment", self.number(owner), owner, epoch, step)
 
 
+class OrdersAhead:
+    """Orders of the first epochs of several clients, drawn together: for one client alone it takes as long as for ten.
+
+    Args:
+        draws: the draws.
+        owners: the clients.
+        epochs: number of epochs of each, from the first one on.
+        samples: number of samples of each.
+
+    Examples:
+        >>> draws = Draws(0, "local", round=1)
+        >>> ahead = OrdersAhead(draws, [7, 8], [1, 1], [3, 5])
+        >>> ahead.of(8, first=0, epochs=1, samples=5).tolist() == draws.orders_of(8, 0, 1, 5).tolist()
+        True
+    """
+
+    def __init__(self, draws: Draws, owners: Sequence[int], epochs: Sequence[int], samples: Sequence[int]) -> None:
+        self._draws = draws
+        counts, numbers = np.array(epochs, dtype=np.int64), np.array(samples, dtype=np.int64)
+        epoch = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
+        flat = torch.from_numpy(draws.orders(np.array(owners).repeat(counts), epoch, numbers.repeat(counts)))
+        parts = flat.split((counts * numbers).tolist())
+        self._of = {
+            owner: part.view(count, -1) for owner, part, count in zip(owners, parts, epochs, strict=True) if count
+        }
+
+    def of(self, owner: int, first: int, epochs: int, samples: int) -> torch.Tensor:
+        """Return the orders of some epochs, those drawn ahead or others; see `Draws.orders_of`.
+
+        Args:
+            owner: the client.
+            first: the first of the epochs.
+            epochs: number of epochs.
+            samples: number of the client's samples.
+        """
+        known = self._of.get(owner)
+        if known is None or first + epochs > len(known):
+            return self._draws.orders_of(owner, first, epochs, samples)
+        return known[first : first + epochs]
+
+
 def batches_of(samples: Whole, batch_size: int) -> Whole:
     """Count the batches of an epoch; the last one may be smaller.
 

@@ -1,5 +1,6 @@
 """Networks of the papers, and some for text, series and tables, whose input and output sizes follow from the data."""
 
+from dfl_lightning.models.char_lstm import CharLSTM
 from dfl_lightning.models.char_transformer import CharTransformer
 from dfl_lightning.models.convolutional import CNN4, FEMNISTCNN, MNISTCNN, PENSCNN, LeNet
 from dfl_lightning.models.lora import LoRA
@@ -16,6 +17,7 @@ __all__ = [
     "MNISTCNN",
     "PENSCNN",
     "TCN",
+    "CharLSTM",
     "CharTransformer",
     "LeNet",
     "LoRA",

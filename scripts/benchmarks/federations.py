@@ -24,7 +24,7 @@ from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharTransformer, LeNet, Network, ResNet18
+from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharLSTM, CharTransformer, LeNet, Network, ResNet18
 from dfl_lightning.objectives import Duration, Plain
 from dfl_lightning.tasks import Classification, NextToken, Task
 
@@ -32,6 +32,26 @@ ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "loop": LoopEngine
 OPTIMIZER = functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
 LEARNING_RATE = 0.01
 CLASSES = 10
+
+
+class VisionTransformer(Network):
+    """A vision transformer of torchvision with patches of 8x8, 2 layers and a width of 64."""
+
+    def __init__(self, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.build_if_known(input_shape, num_classes)
+
+    def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
+        """Build all but the last layer as features, and a linear layer as head."""
+        from torchvision.models.vision_transformer import VisionTransformer
+
+        body = VisionTransformer(input_shape[1], 8, 2, 4, 64, 128, num_classes=num_classes)
+        body.heads = nn.Identity()
+        return body, nn.Linear(64, num_classes)
+
+
+CharGRU = functools.partial(CharLSTM, cell="GRU")
+LargeLSTM = functools.partial(CharLSTM, units=256)
 
 
 @dataclass(frozen=True)
@@ -93,8 +113,13 @@ SETTINGS = (
     Setting("CNN4", CNN4, (3, 32, 32), 8, 512, 128, 2, 3, 32, 7.0),
     Setting("ResNet18", ResNet18, (3, 32, 32), 2, 128, 128, 1, 3, 32, 18.0),
     Setting("CharTransformer", CharTransformer, (32,), 100, 64, 16, 4, 5, 16, 12.0, tokens=96),
+    Setting("CharLSTM", CharLSTM, (32,), 100, 32, 8, 4, 5, 16, 12.0, tokens=96),
+    Setting("CharGRU", CharGRU, (32,), 100, 32, 8, 4, 5, 16, 12.0, tokens=96),
+    Setting("CharLSTM256", LargeLSTM, (32,), 20, 32, 8, 4, 3, 16, 12.0, tokens=96),
+    Setting("VisionTransformer", VisionTransformer, (3, 32, 32), 20, 32, 8, 4, 3, 16, 12.0),
 )
-"""The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two; the network and lines of `text.yaml`."""
+"""The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two; the networks and lines of `text.yaml` and
+`text_lstm.yaml`, also with GRU layers and with 256 units; a small vision transformer of torchvision."""
 
 
 def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:

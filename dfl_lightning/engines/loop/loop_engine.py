@@ -19,7 +19,7 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
-from dfl_lightning.engines.loop.loop_training import LoopJob, LoopWork
+from dfl_lightning.engines.loop.loop_training import LoopJob, LoopWork, orders_ahead
 from dfl_lightning.engines.loop.scratch import Scratch
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
@@ -61,7 +61,8 @@ class LoopEngine(Engine):
         bank = self.bank
         losses, samples, finite = [], [], []
         numbers: dict[str, list[Tensor]] = {name: [] for name in training.changed_numbers}
-        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms)
+        orders = orders_ahead(self.config, self.data, references.owners.tolist(), training)
+        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms, orders)
         for index, owner in enumerate(references.owners.tolist()):
             pool.check()
             row = bank.materialise(references.take(torch.tensor([index])))[0]
@@ -79,7 +80,8 @@ class LoopEngine(Engine):
             for name, trained in rows.items():
                 targets[name][own_row] = trained
             ended = [*rows.values(), *changed.values()]
-            finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
+            are_finite = [torch.isfinite(trained).all() for trained in ended]
+            finite.append(are_finite[0] if len(are_finite) == 1 else torch.stack(are_finite).all())
             for name, value in changed.items():
                 numbers[name].append(value)
             mean = job.loss_sum / job.weight if job.samples else float("nan")

@@ -14,10 +14,10 @@ from torch.func import functional_call
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.engines.draws import OrdersAhead, batches_of
 from dfl_lightning.engines.gradients import filled, is_missing
 from dfl_lightning.engines.jobs import Training
-from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
+from dfl_lightning.engines.local_work import TINY, Attached, Duration, LossOf, Phase
 from dfl_lightning.engines.loop.loop_memory import LoopMemory
 from dfl_lightning.engines.loop.scratch import Scratch
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
@@ -67,6 +67,7 @@ class LoopWork:
         optimizer: factory of the user's optimizer for a client's parameters.
         scratch: context that lends a network which no other job uses.
         norms: guard of batches for which torch's normalisation layers need a correction.
+        orders: orders of the clients' samples.
     """
 
     config: EngineConfig
@@ -75,6 +76,22 @@ class LoopWork:
     optimizer: ClientOptimizer
     scratch: Callable[[], AbstractContextManager[Scratch]]
     norms: NormRisk
+    orders: OrdersAhead
+
+
+def orders_ahead(config: EngineConfig, data: ClientData, owners: Sequence[int], training: Training) -> OrdersAhead:
+    """Draw the orders of samples in the first phase of several clients.
+
+    Args:
+        config: see `EngineConfig`.
+        data: the clients' resident data.
+        owners: the clients.
+        training: see `Training`.
+    """
+    samples = [len(data.train[owner]) for owner in owners]
+    duration = next((phase.duration for phase in training.phases if not phase.duration.is_empty), Duration(0))
+    epochs = [duration.epochs_drawn(batches_of(size, config.batch_size)) for size in samples]
+    return OrdersAhead(training.draws(config.seed), owners, epochs, samples)
 
 
 class LoopModel:
@@ -211,9 +228,12 @@ class LoopModel:
         """Begin a phase that trains these columns, with a fresh optimizer."""
         self._freeze(columns)
         self._optimizer = None
-        mask = columns.mask(self._job.work.layout.width, "cpu")
-        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # On a GPU, nonzero would wait for it.
-        self._kept = self.row[self._frozen]
+        layout = self._job.work.layout
+        self._frozen = None
+        if len(columns) < layout.width:
+            mask = columns.mask(layout.width, "cpu")
+            self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # On a GPU, nonzero would wait for it.
+            self._kept = self.row[self._frozen]
 
     def end(self) -> None:
         """End a phase: store the optimizer's state and the buffers, and restore the columns that were not trained."""
@@ -221,7 +241,8 @@ class LoopModel:
         if memory is not None and self._optimizer is not None:
             memory.take_from(self._optimizer, self._trained)
         self._scratch.store(self.row)
-        self.row[self._frozen] = self._kept  # A forward pass changes buffers even if the phase does not train them.
+        if self._frozen is not None:
+            self.row[self._frozen] = self._kept  # A forward pass changes buffers even if the phase trains none of them.
 
     def release(self) -> None:
         """Prepare the network for its next user: all parameters trainable, no gradients."""
@@ -417,7 +438,8 @@ class LoopJob:
         config, data, draws = self.work.config, self.work.data, self._draws
 
         def batches() -> Iterator[LoopBatch]:
-            for epoch, order in enumerate(draws.orders_of(self._owner, first, epochs, len(self._samples)), first):
+            orders = self.work.orders.of(self._owner, first, epochs, len(self._samples))
+            for epoch, order in enumerate(orders, first):
                 for step, part in enumerate(self._samples[order].split(config.batch_size)):
                     key, drawn = draws.masks(self._owner, epoch, step), None
                     if data.augment is not None:

@@ -247,7 +247,7 @@ class StackedNetwork:
             return partial(self._attribute, str(node.target))
         if node.op == "call_function":
             if node.target in PACKING:
-                name = node.target.__name__  # type: ignore[union-attr]
+                name = node.target.__name__
                 raise CannotStack(
                     f"it packs sequences ({name}), which only the loop engine can do; padded ones can be stacked"
                 )
@@ -324,7 +324,7 @@ class _Tracer(fx.Tracer):
     """Tracer that does not enter the layers of torch.nn, ours that replace some, layers with adapters, and packing."""
 
     def __init__(self) -> None:
-        super().__init__(autowrap_modules=(math, nn.utils.rnn), autowrap_functions=PACKING)
+        super().__init__((math, nn.utils.rnn), PACKING)  # type: ignore[arg-type]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         ours = (StreamDropout, Adapter, *STREAMS.values())
