@@ -356,7 +356,7 @@ def test_a_mistake_is_answered_by_one_sentence(here, capsys, words):
         ("--data Digits", "model.network is missing; give a config or --model.network"),
         (
             "--model.network.hidden [3]",
-            "no model.network is chosen; name one with --model.network (CNN4, CharTransformer, FEMNISTCNN, LeNet, MLP, MNISTCNN, PENSCNN, ResNet18, TCN, Tabular)",
+            "no model.network is chosen; name one with --model.network (CNN4, CharLSTM, CharTransformer, FEMNISTCNN, LeNet, MLP, MNISTCNN, PENSCNN, ResNet18, TCN, Tabular)",
         ),
     ],
 )

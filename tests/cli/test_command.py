@@ -60,6 +60,7 @@ def same_bits(one, other):
 def test_every_shipped_config_runs_and_writes_the_documented_files(dfl, name):
     own = {
         "text": "--trainer.max_rounds 2 --data.most 700 --model.network.width 8 --model.network.depth 1",
+        "text_lstm": "--trainer.max_rounds 2 --data.most 700 --model.network.units 8 --model.network.depth 1",
         "forecast": "--trainer.max_rounds 2 --data.stride 4 --model.network.channels [4]",
     }
     words = f"--config {name} --data.num_clients 10 {own.get(name, '')}"

@@ -51,7 +51,7 @@ def formulas(cell):
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
 
 
-OF_OTHER_PAGES = {"forecast", "multilabel", "regression", "tabular", "text", "async_gossip"}
+OF_OTHER_PAGES = {"forecast", "multilabel", "regression", "tabular", "text", "text_lstm", "async_gossip"}
 """Configs that show a task or a clock, with a method of another config."""
 
 

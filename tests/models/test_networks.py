@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -14,6 +15,7 @@ from dfl_lightning.models import (
     MNISTCNN,
     PENSCNN,
     TCN,
+    CharLSTM,
     CharTransformer,
     LeNet,
     Network,
@@ -40,6 +42,7 @@ NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (TCN, (2, 20)),
     (TCN, (20,)),
     (CharTransformer, (6,)),
+    (CharLSTM, (6,)),
     (Tabular, (6,)),
 ]
 every_network = pytest.mark.parametrize(("network", "shape"), NETWORKS)
@@ -106,7 +109,8 @@ def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("network", "shape"), [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharTransformer, Tabular)]
+    ("network", "shape"),
+    [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharLSTM, CharTransformer, Tabular)],
 )
 def test_networks_agree_with_layers_applied_by_hand(network, shape):
     built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)
@@ -161,6 +165,29 @@ def test_modules_are_named_in_the_order_of_the_forward_pass(network, shape):
 @every_network
 def test_a_new_network_is_in_training_mode_throughout(network, shape):
     assert all(module.training for module in network(input_shape=shape, num_classes=4).modules())
+
+
+def test_the_recurrent_network_agrees_with_gates_computed_by_hand():
+    built = CharLSTM(3, 4, depth=2, padding_idx=1, input_shape=(5,), num_classes=6).double().eval()
+    w = {name: value.numpy() for name, value in built.state_dict().items()}
+    x = torch.tensor([[0, 3, 2, 1, 5], [2, 2, 0, 3, 4]])
+    y = w["features.embedding.characters.weight"][x.numpy()]
+    assert not y[0, 3].any()
+    for number in (0, 1):
+        of_inputs, of_hidden, bias, other = (
+            w[f"features.recurrent.layers.{kind}_l{number}"]
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        hidden, cells, outputs = np.zeros((2, 4)), np.zeros((2, 4)), []
+        for step in range(5):
+            gates = y[:, step] @ of_inputs.T + bias + hidden @ of_hidden.T + other
+            enter, forget, new, leave = np.split(gates, 4, 1)
+            cells = cells / (1 + np.exp(-forget)) + np.tanh(new) / (1 + np.exp(-enter))
+            hidden = np.tanh(cells) / (1 + np.exp(-leave))
+            outputs.append(hidden)
+        y = np.stack(outputs, 1)
+    expected = y @ w["head.weight"].T + w["head.bias"]
+    np.testing.assert_allclose(built(x).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_transformer_is_causal_and_agrees_with_torchs():
@@ -275,6 +302,10 @@ def test_documented_smallest_image_sizes_are_exact(network):
             "width=10, depth=2, heads=4; each must be 1 or more, and heads must divide",
         ),
         (lambda: CharTransformer().build((1, 8, 8), 10), "needs lines of characters.*has 1x8x8; choose another"),
+        (lambda: CharLSTM(units=0), "CharLSTM: width=8, units=0, depth=2; each must be 1 or more"),
+        (lambda: CharLSTM(cell="gru"), "CharLSTM: there is no cell='gru'; choose LSTM, GRU, RNN"),
+        (lambda: CharLSTM(depth=1, dropout=0.1), "dropout=0.1 with depth=1; .* is between layers"),
+        (lambda: CharLSTM().build((1, 8, 8), 10), "CharLSTM: needs lines of characters.*has 1x8x8; choose another"),
         (lambda: TCN(channels=[]), r"TCN: channels=\[\], kernel_size=3; give at least one block"),
         (lambda: TCN().build((1, 8, 8), 10), "TCN: needs windows .* has 1x8x8; choose another network"),
         (lambda: MLP()(torch.rand(1, 64)), r"MLP: not built yet; call build\(input_shape, num_classes\)"),

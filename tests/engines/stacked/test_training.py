@@ -19,6 +19,7 @@ from dfl_lightning.models import (
     MNISTCNN,
     PENSCNN,
     TCN,
+    CharLSTM,
     CharTransformer,
     LeNet,
     ResNet18,
@@ -122,7 +123,8 @@ def test_every_network_of_the_library_is_here():
     from dfl_lightning import models
 
     networks = {getattr(models, name) for name in models.__all__}
-    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharTransformer, Tabular, models.Network}
+    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharLSTM, CharTransformer, Tabular}
+    known.add(models.Network)
     assert {kind for kind in networks if isinstance(kind, type) and issubclass(kind, models.Network)} <= known
 
 
