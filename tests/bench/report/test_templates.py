@@ -19,7 +19,6 @@ from dfl_lightning.bench.report.page.settings import Head
 from dfl_lightning.bench.report.page.tables import Content, LineStyle
 from dfl_lightning.bench.report.page.tables import Head as VerdictHead
 from dfl_lightning.bench.report.page.templates.filling import fill
-from dfl_lightning.utils.score import Score
 
 HOSTILE = """<script>hostile()</script>'" onhostile='x' y=" {{ 7*7 }} {% endfor %} & &amp; """
 HARMLESS = "harmless "
@@ -166,16 +165,19 @@ VALUES = {
     },
     "verdict.html": lambda new: {
         "tasks": [
-            {**{name: new() for name in ("where", "table", "words", "lead", "seeds")}, "words_first": words_first}
+            {
+                **{name: new() for name in ("where", "table", "words", "lead", "seeds")},
+                "words_first": words_first,
+                "metrics": new(2),
+            }
             for words_first in (True, False)
         ],
         "note": new(),
     },
     "verdict_table.html": lambda new: {
-        "score": Score("Regression", new(), False, False),
         "caption": new(),
         "label": new(),
-        "heads": [VerdictHead("seeds", new(), "")],
+        "heads": [VerdictHead("seeds", new(), new())],
         "has_dots": True,
         "rows": [verdict_row(new, is_aside) for is_aside in (True, False)],
     },

@@ -132,7 +132,7 @@ def _by_rank(method: Method, score: Score, seeds: Sequence[str]) -> list[Row]:
         of_rank = [_of_rank(run, int(rank), score) for run in method.runs]
         row |= of_seeds(method, [None if found is None else found[1] for found in of_rank], seeds)
         who = of_seeds(method, [None if found is None else found[0] for found in of_rank], seeds)
-        row |= {f"client of {name}": client for name, client in who.items()} or {"client": of_rank[0][0]}
+        row |= {f"client of {name}": client for name, client in who.items()} or {"client": of_rank[0] and of_rank[0][0]}
         rows.append(row)
     return rows
 

@@ -58,7 +58,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
         curve = over_seeds(method, column)
         columns = (curve["round"], curve["mean"] * unit, curve["sd"] * unit, curve["runs"] * unit)
         for r, mean, sd, each in zip(*columns, strict=True):
-            row = {"method": method.name, "round": from_one(r), "mean": rounded_for(mean, score), "sd": shown(sd)}
+            row: Row = {"method": method.name, "round": from_one(r), "mean": rounded_for(mean, score), "sd": shown(sd)}
             rows.append({**row, **of_seeds(method, list(map(shown, each)), seeds)})
         if len(curve["round"]):
             last = {"method": method.name, "round": from_one(curve["round"][-1])}

@@ -116,13 +116,19 @@ def verdict_table(
         row["cells"] = {name: row["cells"][name] for name in shown}
     return fill(
         "verdict_table.html",
-        score=lines[0].method.score,
         caption=caption,
         label=label,
-        heads=[head for head in _HEADS if head.name in shown],
+        heads=[_head_of(head, lines[0].method.score) for head in _HEADS if head.name in shown],
         has_dots=any(len(places) > 1 for places in dots.values()),
         rows=rows,
     )
+
+
+def _head_of(head: Head, score: Score) -> Head:
+    """Return a head with the name and the units of a score."""
+    units = {"percent": "%, " if score.percent else "", "per_cent": ", %" if score.percent else ""}
+    units["points"] = "points" if score.percent else score.label
+    return Head(head.name, head.words.format(score=score.label), head.unit.format(**units))
 
 
 def key(method: str, colours: dict[str, int]) -> LineStyle:

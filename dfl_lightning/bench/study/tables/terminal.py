@@ -40,8 +40,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
         paired = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         for at, head in enumerate(difference_heads()):
             paired.add_column(escape(head), justify="left" if at < 2 else "right")
-        for cells in rows:
-            paired.add_row(*map(Text, cells))
+        for words in rows:
+            paired.add_row(*map(Text, words))
         console.print(Padding(paired, (1, 0)))
     notes = RichTable.grid(padding=(0, 1, 0, 0))
     for note in [*table.signs, *table.notes, f"made: {table.made}"]:

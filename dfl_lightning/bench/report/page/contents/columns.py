@@ -102,7 +102,7 @@ def columns_of_page(methods: Sequence[Method]) -> dict[str, Any]:
     shown = {run.path for _, run in with_graphs(methods)}
     per_client = sum(_arrays(run) * (run.num_clients or 0) for m in drawn for run in m.runs if run.path in shown)
     points = min(_POINTS_OF_CLIENTS, _OF_CLIENTS // max(1, per_client))
-    entries = []
+    entries: list[dict[str, Any]] = []
     for method in drawn:
         columns = {name: _column(method, name, most, shared) for name in _names(method, "metrics")}
         kept = {name: column for name, column in columns.items() if column is not None}
