@@ -21,6 +21,7 @@ from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.data.client_data import target_type
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
+from dfl_lightning.engines.calling.adapted import Calling
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
@@ -117,12 +118,14 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     _refuse_other_weights(topology, trainer.policy(Aggregation))
     clusters = agreeing_clusters(data.clusters, topology)
 
-    shape = fit_to_data(module.network, data, loss, module.metrics, seed, task)
+    shape, calling = fit_to_data(module.network, data, loss, module.metrics, seed, task)
     if module.metrics:
         remarks = about_clients(module.metrics, _targets_of_clients(data), task, shape)
         trainer.remarks += [remark for remark in remarks if remark not in trainer.remarks]
     dtype = dtype_of_rows(trainer)
-    layout = Layout(module.network, module.shared_patterns, constant_buffers(module.network, data, dtype, seed))
+    layout = Layout(
+        module.network, module.shared_patterns, constant_buffers(module.network, data, dtype, seed, calling)
+    )
     load_base(layout, module.network, module.init, module.init_skip, dtype, trainer.strategy.root_device)
     announce_set_up(trainer.callbacks, module.network, layout.num_parameters)  # type: ignore[attr-defined]
     phases = module.objective.phases(layout, module.duration, 0)
@@ -166,7 +169,13 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         # This comes before the engine is built, since the engine tries the network with these parameters.
         refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer), module.init_skip))
     of_engine = loss if module.loss is None else task.users_loss(loss)
-    engine = _engine(module, trainer, federation, of_engine, phases, former)
+    if calling.foreign:
+        remark = (
+            f"model.network {type(module.network).__name__} draws by {calling.foreign} from torch's global generator, "
+            "which is seeded for each client and step; forward passes of training wait for each other"
+        )
+        trainer.remarks += [] if remark in trainer.remarks else [remark]
+    engine = _engine(module, trainer, federation, of_engine, phases, former, calling)
     if former is None:
         bank = _bank(trainer, federation, phases, engine, module.init_skip)
     else:
@@ -445,6 +454,7 @@ def _engine(
     loss: Callable[[Tensor, Tensor], Tensor],
     phases: tuple[Phase, ...],
     former: RunParts | None,
+    calling: Calling,
 ) -> Engine:
     """Move the data to the run's device and build the engine, which plans the cohorts."""
     federation.data = federation.data.to(trainer.strategy.root_device)
@@ -471,6 +481,7 @@ def _engine(
         watched=_watched(federation),
         task=federation.task,
         base=federation.layout.base,
+        calling=calling,
     )
     engine = trainer.tried or make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first

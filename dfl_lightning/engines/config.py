@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.engines.calling.adapted import Calling
 from dfl_lightning.engines.local_work import LocalRule
 from dfl_lightning.engines.scoring.prediction_rule import PredictionRule
 from dfl_lightning.tasks import Classification, Task
@@ -44,6 +45,7 @@ class EngineConfig:
             network's layers.
         task: meaning of the network's outputs.
         base: values of the network's tensors that all clients share, by name; see `Layout.base`.
+        calling: how the network is called.
     """
 
     network: nn.Module
@@ -69,6 +71,7 @@ class EngineConfig:
     features: Mapping[str, str] = field(default_factory=dict)
     task: Task = field(default_factory=Classification)
     base: Mapping[str, Tensor] = field(default_factory=dict)
+    calling: Calling = field(default_factory=Calling)
 
     @property
     def predicted_features(self) -> tuple[str, ...]:

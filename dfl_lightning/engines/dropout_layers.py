@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.recurrent_layers import draw_between, draws_between
-from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.randomness.global_generators import changed, states
 
 
 def mask_key(seed: int) -> Tensor:
@@ -80,16 +78,34 @@ class MaskSource:
     """Source of the masks of all dropout layers of one network; the engine sets its key before each step.
 
     Attributes:
-        key: int32 [2]; see `mask_key`.
+        key: int32 [2]; see `mask_key`. Keys of k clients, int32 [k, 2], are for a pass whose tensors have the samples
+            of all of them as their first dimension, k * B.
         call: number of dropout layers that the present forward pass has applied.
+        functional: True if a function has drawn that is not called by a dropout layer.
     """
 
     def __init__(self) -> None:
+        self.functional = False
         self.begin(mask_key(0))
 
-    def begin(self, key: Tensor) -> None:
-        """Prepare for a forward pass with this key."""
-        self.key, self.call = key, 0
+    def begin(self, key: Tensor, call: int = 0) -> None:
+        """Prepare for a forward pass with this key, of which `call` dropout layers have been applied already."""
+        self.key, self.call = key, call
+
+    def keep(self, shape: Sequence[int], p: float, device: torch.device) -> Tensor:
+        """Return the next mask of this shape, bool, True for entries that are kept; see `keep_mask`.
+
+        Args:
+            shape: shape of the mask; its first dimension is k * B if there are keys of k clients.
+            p: probability of dropping an entry.
+            device: where the mask is made.
+        """
+        call, key = self.next_call(), self.key.to(device)
+        if key.dim() == 1:
+            return keep_mask(key.unsqueeze(0), call, shape, p)[0]
+        if not shape or shape[0] % len(key):
+            raise ValueError(f"a mask of shape {list(shape)} cannot be divided among {len(key)} clients")
+        return keep_mask(key, call, (shape[0] // len(key), *shape[1:]), p).flatten(0, 1)
 
     def next_call(self) -> int:
         """Return the number of the calling dropout layer in this forward pass, and count it."""
@@ -114,8 +130,7 @@ class StreamDropout(nn.Module):
         """Zero a share `p` of the entries and divide the others by 1 - p, in training only."""
         if not self.training or self.p == 0:
             return x
-        call, key = self.source.next_call(), self.source.key.to(x.device)
-        keep = keep_mask(key.unsqueeze(0), call, self.shape_of_mask(x.shape), self.p)[0]
+        keep = self.source.keep(self.shape_of_mask(x.shape), self.p, x.device)
         return x * (keep.to(x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
 
     def shape_of_mask(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -131,12 +146,16 @@ _CHANNELWISE: dict[type[nn.Module], bool] = {
 }
 
 
-def replace_dropout_layers(network: nn.Module) -> MaskSource:
+def replace_dropout_layers(network: nn.Module, source: MaskSource | None = None) -> MaskSource:
     """Swap the network's dropout layers, in place, for ones that draw from the returned source.
 
     Recurrent layers with dropout between their layers draw from it, too.
+
+    Args:
+        network: the network.
+        source: the source; None: a new one.
     """
-    source = MaskSource()
+    source = source or MaskSource()
     for parent in list(network.modules()):
         for name, child in list(parent._modules.items()):  # named_children() would skip a layer that occurs twice.
             if child is not None and type(child) in _CHANNELWISE:
@@ -145,34 +164,3 @@ def replace_dropout_layers(network: nn.Module) -> MaskSource:
         if draws_between(layer):
             draw_between(layer, StreamDropout(float(layer.dropout), False, source))  # type: ignore[arg-type]
     return source
-
-
-def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
-    """Refuse a network that draws from a global generator, in training or in evaluation.
-
-    Args:
-        network: the network, after `replace_dropout_layers`.
-        example: two inputs, [2, ...].
-
-    Raises:
-        UserError: the network draws, so that its runs could neither be repeated nor resumed.
-    """
-    was_training = {module: module.training for module in network.modules()}
-    before, state_of_torch = states(), torch.get_rng_state()
-    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    try:
-        with torch.no_grad():
-            network.train()(example)
-            network.eval()(example)
-        drawn = changed(before)
-    finally:
-        torch.set_rng_state(state_of_torch)
-        for module, mode in was_training.items():
-            module.training = mode
-        for name, buffer in network.named_buffers():
-            buffer.copy_(buffers[name])
-    if drawn:
-        raise UserError(
-            f"model.network {type(network).__name__} draws random numbers from {' and '.join(drawn)} "
-            "(functional dropout?), so its runs could not be repeated; use nn.Dropout, nn.Dropout1d, 2d or 3d layers"
-        )

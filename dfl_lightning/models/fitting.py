@@ -11,7 +11,8 @@ from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from dfl_lightning.data import ClientData
-from dfl_lightning.engines.dropout_layers import check_no_global_draws, replace_dropout_layers
+from dfl_lightning.engines.calling.adapted import Calling
+from dfl_lightning.engines.calling.finding import evaluated, find_calling
 from dfl_lightning.engines.optimizing.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.engines.trials.loss_trial import try_loss
@@ -19,7 +20,6 @@ from dfl_lightning.metrics import try_metric
 from dfl_lightning.metrics.trial import said
 from dfl_lightning.models.network import Network
 from dfl_lightning.tasks import Classification, MeanLoss, Task, default_task
-from dfl_lightning.utils.code.module_copies import copy_of
 from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.plain_tensors import refuse_unusual
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
@@ -33,7 +33,7 @@ def fit_to_data(
     metrics: Mapping[str, Metric],
     seed: int,
     task: Task | None = None,
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], Calling]:
     """Build a shipped network for the data's shape, and try the network, the loss and the metrics on two samples.
 
     Args:
@@ -45,10 +45,10 @@ def fit_to_data(
         task: None: the default task for the data's targets.
 
     Returns:
-        The shape of the network's output for one sample.
+        The shape of the network's output for one sample, and how the network is called.
 
     Raises:
-        UserError: shapes do not fit, something fails on the samples, or it draws from a global random generator.
+        UserError: shapes do not fit, something fails on the samples, or draws could not be repeated.
     """
     task = default_task(data.labels, data.num_classes) if task is None else task
     shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
@@ -60,7 +60,9 @@ def fit_to_data(
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)
     inputs, labels = _samples(data, _two_of_a_client(data), seed)
-    outputs = _outputs(network, inputs, name, shape)
+    wants = f"{name} does not take inputs of shape {shape} as the data has them"
+    with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
+        calling, outputs = find_calling(network, inputs)
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
     refuse_untrained(loss)
@@ -73,10 +75,11 @@ def fit_to_data(
             try_metric(column, metric, outputs, labels, task, draws)
         except UserError:  # two samples may be too few, or alike
             inputs, labels_of_many = _samples(data, _some_of_all_clients(data), seed)
-            many = _outputs(network, inputs, name, shape)
+            with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
+                many = evaluated(network, calling, inputs)
             assert isinstance(many, Tensor)
             try_metric(column, metric, many, labels_of_many, task, draws)
-    return tuple(outputs.shape[1:])
+    return tuple(outputs.shape[1:]), calling
 
 
 def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: Task) -> None:
@@ -140,14 +143,3 @@ def _samples(data: ClientData, samples: Tensor, seed: int) -> tuple[Tensor, Tens
 def _describe_draws(who: str, arguments: str, generators: str) -> str:
     """Explain, for a message, that draws from global generators make a run unrepeatable."""
     return f"{who} draws from {generators}, so its runs could not be repeated; it must be a function {arguments} only"
-
-
-def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:
-    """Return the outputs of a copy of the network in evaluation mode; raise `UserError` if it fails on the inputs."""
-    trial = copy_of(network).to(inputs.device)
-    replace_dropout_layers(trial)
-    wants = f"{name} does not take inputs of shape {shape} as the data has them"
-    with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
-        check_no_global_draws(trial, inputs)
-        with torch.no_grad():
-            return trial.eval()(inputs)

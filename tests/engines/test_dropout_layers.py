@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
-from dfl_lightning.engines.dropout_layers import check_no_global_draws, keep_mask, mask_key, replace_dropout_layers
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.engines.calling.adapted import Calling
+from dfl_lightning.engines.calling.finding import find_calling
+from dfl_lightning.engines.dropout_layers import keep_mask, mask_key, replace_dropout_layers
 from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 
@@ -74,53 +74,13 @@ def test_layers_are_replaced_wherever_they_stand():
     network.register_module("absent", None)
     replace_dropout_layers(network)
     assert not any(isinstance(module, nn.Dropout | nn.Dropout2d) for module in network.modules())
-    check_no_global_draws(network[:1], torch.zeros(2, 3))
+    assert not find_calling(network[:1], torch.zeros(2, 3))[0].foreign
 
 
 @pytest.mark.parametrize("kind", ["mlp", "batchnorm", "dropout"])
-def test_ordinary_networks_pass_once_their_dropout_layers_are_replaced(make_network, kind):
-    network = make_network(kind)
-    replace_dropout_layers(network)
-    check_no_global_draws(network, torch.zeros(2, *((6,) if kind == "mlp" else (1, 6, 6))))
-
-
-class Functional(nn.Module):
-    """Functional dropout, among layers with buffers and one held in evaluation mode."""
-
-    def __init__(self, p):
-        super().__init__()
-        self.norm, self.held, self.p = nn.BatchNorm1d(6), nn.BatchNorm1d(6).eval(), p
-
-    def forward(self, x):
-        return functional.dropout(self.held(self.norm(x)), self.p, training=self.training)
-
-
-@pytest.mark.parametrize("p", [0.5, 0.0])
-def test_functional_dropout_is_refused_and_the_trial_leaves_no_trace(p):
-    network = Functional(p)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    example = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
-    if p:
-        with pytest.raises(UserError, match=r"Functional draws random numbers.*nn\.Dropout"):
-            check_no_global_draws(network, example)
-    else:
-        check_no_global_draws(network, example)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert (network.training, network.norm.training, network.held.training) == (True, True, False)
-
-
-def test_a_failing_trial_leaves_no_trace_either():
-    network = Functional(0.5).eval()
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    with pytest.raises(RuntimeError):
-        check_no_global_draws(network, torch.zeros(2, 7))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not network.norm.training
-    assert int(network.norm.num_batches_tracked) == 0
+def test_ordinary_networks_draw_in_their_dropout_layers_only(make_network, kind):
+    example = torch.zeros(2, *((6,) if kind == "mlp" else (1, 6, 6)))
+    assert find_calling(make_network(kind), example)[0] == Calling()
 
 
 def test_masks_are_unbiased_for_client_layer_and_position():

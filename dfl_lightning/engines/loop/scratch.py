@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.calling.adapted import prepare
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH
 from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
@@ -41,7 +41,7 @@ class Scratch:
         instead = stand_ins(config.network, layout.base)
         self.network = copy_of(config.network, instead).to(data.images.device, config.dtype)
         keep_frozen_norms(self.network)
-        self.masks = replace_dropout_layers(self.network)
+        self.masks = prepare(self.network, config.calling)
         mend_instance_norms(self.network)
         self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
         layers = dict(self.network.named_modules())

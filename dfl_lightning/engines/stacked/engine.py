@@ -20,9 +20,10 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.data.splits.index_lists import IndexLists
 from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.engines.calling.adapted import prepare
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
+from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.engine import ANY_SAMPLE, Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
@@ -86,7 +87,7 @@ class StackedEngine(Engine):
         config = replace(config, base=layout.base)
         instead = stand_ins(config.network, layout.base)
         network = copy_of(config.network, instead).to(data.images.device, config.dtype)
-        replace_dropout_layers(network)
+        prepare(network, config.calling)
         phases = config.objective.phases(layout, Duration(1), 0)
         for phase in phases:
             if not phase.objective.stackable:

@@ -16,12 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from dfl_lightning.engines.dropout_layers import StreamDropout
+from dfl_lightning.engines.calling.adapted import calling_of
+from dfl_lightning.engines.calling.own_draws import OWN
+from dfl_lightning.engines.dropout_layers import MaskSource, StreamDropout
 from dfl_lightning.engines.recurrent_layers import STREAMS
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.layers.common import is_common, rule_of
 from dfl_lightning.engines.stacked.layers.convolution import can_unfold, numbers_of_patches
+from dfl_lightning.engines.stacked.layers.drawing import drawn, drawn_one_by_one
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.layers.recurrent import kept_numbers
 from dfl_lightning.engines.stacked.layers.rules import (
@@ -69,7 +72,7 @@ class StackedNetwork:
     """Forward pass of k clients with a tensor [k, *shape] for each parameter of the network for one client.
 
     Args:
-        network: the network for one client, after `replace_dropout_layers`; it is kept, and never written to.
+        network: the network for one client, after `prepare`; it is kept, and never written to.
         features: layers whose inputs a pass keeps (see `Pass.keeps_features`): names that the objective or the
             prediction uses -> names of layers.
         norms: training batches of `network` for which the gradients of torch's norms need a correction; the trial
@@ -102,7 +105,11 @@ class StackedNetwork:
         self._wanted: dict[str, list[str]] = {}  # Layer -> the names under which its input is kept.
         for name, layer in (features or {}).items():
             self._wanted.setdefault(layer, []).append(name)
-        self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
+        calling = calling_of(network)
+        if calling.foreign:
+            raise CannotStack(f"it draws by {calling.foreign} from torch's global generator")
+        self._draws = calling.draws
+        self.has_dropout = calling.draws or any(isinstance(module, StreamDropout) for module in network.modules())
         self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # The safe value until `network_trial.try_out` determines it.
         self.masks_padding = False
@@ -253,9 +260,9 @@ class StackedNetwork:
                 )
             if node.target in (torch.relu, F.relu) and may_overwrite(node, self._layers):
                 return lambda now, x, **_: relu_in_place(x)
-            return partial(_function, node.target)  # type: ignore[arg-type]
+            return partial(self._function, node.target)  # type: ignore[arg-type]
         if node.op == "call_method":
-            return partial(_method, str(node.target))
+            return partial(self._method, str(node.target))
         return lambda now: None
 
     def _layer_rule(self, node: fx.Node) -> Callable[..., Any]:
@@ -275,10 +282,31 @@ class StackedNetwork:
             return partial(_layer, MODULES[type(layer)], layer, name)
         copies = _PerThread(layer)
         if next(layer.parameters(), None) is None:
-            return lambda now, *args, **kwargs: one_by_one(copies(now), *args, **kwargs)
+            return lambda now, *args, **kwargs: self._one_by_one(now, copies(now), *args, **kwargs)
         self.vectorised = True
         same = self.common_names
-        return lambda now, *args, **kwargs: with_vmap(copies(now), name, now, *args, common=same, **kwargs)
+        draws = self._draws or any(isinstance(inner, StreamDropout) for inner in layer.modules())
+        return lambda now, *args, **kwargs: with_vmap(copies(now), name, now, *args, common=same, draws=draws, **kwargs)
+
+    def _function(self, function: Callable[..., Any], now: Pass, *args: Any, **kwargs: Any) -> Any:
+        if not holds_activation(args) and not holds_activation(kwargs):
+            return function(*args, **kwargs)  # Its arguments are shapes and numbers.
+        if self._draws and now.training and function in OWN:
+            return drawn(function, now, *args, **kwargs)
+        if function in FUNCTIONS:
+            return FUNCTIONS[function](*args, **kwargs)
+        return self._one_by_one(now, function, *args, **kwargs)
+
+    def _method(self, method: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
+        if method in METHODS and isinstance(args[0], Activation):
+            return METHODS[method](*args, **kwargs)
+        call = partial(_call_method, method)
+        return self._one_by_one(now, call, *args, **kwargs)
+
+    def _one_by_one(self, now: Pass, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._draws and now.training:
+            return drawn_one_by_one(function, now, MaskSource(), *args, **kwargs)
+        return one_by_one(function, *args, **kwargs)
 
     def _attribute(self, name: str, now: Pass) -> Any:
         if name in now.tensors:
@@ -384,18 +412,8 @@ def _layer(rule: Callable[..., Any], layer: nn.Module, name: str, now: Pass, *ar
     return rule(layer, name, now, *args, **kwargs)
 
 
-def _function(function: Callable[..., Any], now: Pass, *args: Any, **kwargs: Any) -> Any:
-    if not holds_activation(args) and not holds_activation(kwargs):
-        return function(*args, **kwargs)  # Its arguments are shapes and numbers.
-    if function in FUNCTIONS:
-        return FUNCTIONS[function](*args, **kwargs)
-    return one_by_one(function, *args, **kwargs)
-
-
-def _method(method: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
-    if method in METHODS and isinstance(args[0], Activation):
-        return METHODS[method](*args, **kwargs)
-    return one_by_one(lambda first, *rest, **more: getattr(first, method)(*rest, **more), *args, **kwargs)
+def _call_method(method: str, first: Any, *rest: Any, **more: Any) -> Any:
+    return getattr(first, method)(*rest, **more)
 
 
 def _aliases(network: nn.Module) -> dict[str, str]:

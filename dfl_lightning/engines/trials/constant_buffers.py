@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from dfl_lightning.data import ClientData
-from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
+from dfl_lightning.engines.calling.adapted import Calling, prepare
+from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.trials.trial import examples
 from dfl_lightning.utils.code.frozen import keep_frozen_norms, stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of, pruning_masks
@@ -17,7 +18,9 @@ from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.randomness.random_streams import stream_seed
 
 
-def constant_buffers(network: nn.Module, data: ClientData, dtype: torch.dtype, seed: int) -> tuple[str, ...]:
+def constant_buffers(
+    network: nn.Module, data: ClientData, dtype: torch.dtype, seed: int, calling: Calling | None = None
+) -> tuple[str, ...]:
     """List the buffers that two training passes and an evaluation leave as they are, in the network's order.
 
     Statistics of norms are never among them, and neither are masks of pruned layers. A network without other buffers
@@ -28,6 +31,7 @@ def constant_buffers(network: nn.Module, data: ClientData, dtype: torch.dtype, s
         data: the clients' data.
         dtype: type of the run's models.
         seed: the run's seed, for the masks of dropout layers.
+        calling: how the network is called; None: in the usual way.
 
     Raises:
         UserError: a pass fails.
@@ -44,7 +48,7 @@ def constant_buffers(network: nn.Module, data: ClientData, dtype: torch.dtype, s
     frozen = {name: p.detach().to(dtype) for name, p in network.named_parameters() if not p.requires_grad}
     copied = copy_of(network, stand_ins(network, frozen)).to(data.images.device, dtype)
     keep_frozen_norms(copied)
-    masks, (inputs, _) = replace_dropout_layers(copied), examples(data, 3, dtype)
+    masks, (inputs, _) = prepare(copied, calling or Calling()), examples(data, 3, dtype)
     layers = dict(copied.named_modules())
     homes = {name: (layers[name.rpartition(".")[0]], name.rpartition(".")[2]) for name in names}
     first = {name: (getattr(layer, leaf), getattr(layer, leaf)._version) for name, (layer, leaf) in homes.items()}

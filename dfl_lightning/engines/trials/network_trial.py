@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dfl_lightning.engines.dropout_layers import StreamDropout
+from dfl_lightning.engines.calling.adapted import source_of
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.gradients import filled
 from dfl_lightning.engines.stacked.cannot_stack import CannotStack
@@ -181,9 +181,7 @@ class _Comparison:
 
     def _pass(self, client: int, size: int, training: bool) -> _Result:
         network = _copied(self._twins[client], self._stacked.common).train(training)
-        for module in network.modules():
-            if isinstance(module, StreamDropout):
-                module.source.begin(self._draws(client))
+        source_of(network).begin(self._draws(client))
 
         def failed(error: Exception) -> CannotStack:
             where = _last_entered(network, self._inputs[:size])
@@ -273,14 +271,12 @@ def _interact_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[
 
     def run_on(device: torch.device) -> Run:
         there = copy_of(network).to(device).train()
-        dropouts = [layer for layer in there.modules() if isinstance(layer, StreamDropout)]
         for layer in there.modules():
             if isinstance(layer, BATCH_NORMS):
                 layer.eval()
 
         def run(inputs: Tensor) -> list[Tensor]:
-            for layer in dropouts:
-                layer.source.begin(draws(0))
+            source_of(there).begin(draws(0))
             return [there(inputs.clone()), *(buffer.clone() for buffer in there.buffers())]
 
         return run

@@ -14,8 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.calling.adapted import prepare
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
+from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.placing import placed
 from dfl_lightning.engines.trials.coupling import Run, close, place_matters, same, samples_interact
@@ -144,7 +145,7 @@ class _Plain:
         instead = stand_ins(config.network, config.base)
         self.network = copy_of(config.network, instead).to(device or data.images.device, config.dtype)
         keep_frozen_norms(self.network)
-        self._masks = replace_dropout_layers(self.network)
+        self._masks = prepare(self.network, config.calling)
         self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self._draws = torch.get_rng_state()  # A user's own layer may draw from the global generator.

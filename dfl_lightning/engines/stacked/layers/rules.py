@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dfl_lightning.engines.dropout_layers import StreamDropout, keep_mask
+from dfl_lightning.engines.calling.own_draws import OwnDraws
+from dfl_lightning.engines.dropout_layers import MaskSource, StreamDropout, keep_mask
 from dfl_lightning.engines.recurrent_layers import STREAMS
 from dfl_lightning.engines.stacked.layers.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.layers.convolution import batched_product, convolution, flat
+from dfl_lightning.engines.stacked.layers.drawing import drawn_one_by_one
 from dfl_lightning.engines.stacked.layers.group_norm import group_norm_in_layout, keeps_layout
 from dfl_lightning.engines.stacked.layers.masked_norm import masked_batch_norm
 from dfl_lightning.engines.stacked.layers.passes import Pass, Rule
@@ -190,9 +192,9 @@ def attention(
     """Compute attention of k * B samples in one call of torch's kernels; use vmap if clients have their own masks.
 
     Args:
-        query: [B, heads, T, d] of each client.
-        key: [B, heads, S, d] of each client.
-        value: [B, heads, S, e] of each client.
+        query: [B, heads, T, d] of each client, or [B, T, d].
+        key: [B, heads, S, d] of each client, or [B, S, d].
+        value: [B, heads, S, e] of each client, or [B, S, e].
         attn_mask: one mask for all samples, [T, S], or None.
         dropout_p: share of the weights that are dropped.
         is_causal: see `torch.nn.functional.scaled_dot_product_attention`.
@@ -200,9 +202,10 @@ def attention(
     """
     options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
     parts, function = (query, key, value), F.scaled_dot_product_attention
-    plain = all(isinstance(x, Activation) and len(x.shape) == 4 for x in parts)
+    plain = all(isinstance(x, Activation) and len(x.shape) in (3, 4) for x in parts)
     if not plain or (attn_mask is not None and (isinstance(attn_mask, Activation) or attn_mask.dim() != 2)):
-        separate: Activation = one_by_one(function, *parts, **options)
+        with OwnDraws(MaskSource(), explicit=True):
+            separate: Activation = one_by_one(function, *parts, **options)
         return separate
     out = function(*(x.leading().flatten(0, 1) for x in parts), **options)
     return Activation(out.unflatten(0, (query.clients, -1)), query.clients)
@@ -240,16 +243,42 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def with_vmap(
-    layer: nn.Module, name: str, now: Pass, *args: Any, common: frozenset[str] = frozenset(), **kwargs: Any
+    layer: nn.Module,
+    name: str,
+    now: Pass,
+    *args: Any,
+    common: frozenset[str] = frozenset(),
+    draws: bool = False,
+    **kwargs: Any,
 ) -> Any:
-    """Compute a layer without buffers by `torch.vmap`, which gets the tensors in `common` once."""
+    """Compute a layer without buffers by `torch.vmap`.
+
+    Args:
+        layer: a copy of the layer that no other thread uses.
+        name: name of the layer in the network.
+        now: the pass.
+        args: the layer's inputs.
+        common: names of the tensors that all clients share; the layer gets them once.
+        draws: True if the layer may draw masks in training.
+        kwargs: further inputs by name.
+    """
     clients = _clients(args)
     stacked = {leaf: now.tensors[f"{name}.{leaf}"] for leaf, _ in layer.named_parameters()}
     mine = {
         leaf: tensor[0] if f"{name}.{leaf}" in common else Activation(tensor, clients)
         for leaf, tensor in stacked.items()
     }
-    return one_by_one(lambda state, *inner, **more: functional_call(layer, state, inner, more), mine, *args, **kwargs)
+
+    def call(state: Any, *inner: Any, **more: Any) -> Any:
+        return functional_call(layer, state, inner, more)
+
+    if not now.training and any(isinstance(inner, nn.MultiheadAttention) for inner in layer.modules()):
+        with OwnDraws(MaskSource(), explicit=True):
+            return one_by_one(call, mine, *args, **kwargs)
+    if not draws or not now.training:
+        return one_by_one(call, mine, *args, **kwargs)
+    sources = (inner.source for inner in layer.modules() if isinstance(inner, StreamDropout))
+    return drawn_one_by_one(call, now, next(sources, MaskSource()), mine, *args, **kwargs)
 
 
 def _clients(args: Sequence[Any]) -> int:
