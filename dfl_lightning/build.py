@@ -16,6 +16,7 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.patterns import without_norms
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection, Threshold
 from dfl_lightning.data import ClientData, FederatedData
 from dfl_lightning.data.client_data import target_type
@@ -65,6 +66,7 @@ class ModuleOptions(Protocol):
     init_skip: list[str]
     batch_size: int | Literal["full"]
     shared_patterns: list[str]
+    personal: Literal["norms"] | None
     optimizer_factory: OptimizerCallable
     scheduler_factory: LRSchedulerCallable | None
     finetune_epochs: int
@@ -123,9 +125,9 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         remarks = about_clients(module.metrics, _targets_of_clients(data), task, shape)
         trainer.remarks += [remark for remark in remarks if remark not in trainer.remarks]
     dtype = dtype_of_rows(trainer)
-    layout = Layout(
-        module.network, module.shared_patterns, constant_buffers(module.network, data, dtype, seed, calling)
-    )
+    shared = module.shared_patterns
+    shared = without_norms(module.network, shared) if module.personal else shared
+    layout = Layout(module.network, shared, constant_buffers(module.network, data, dtype, seed, calling))
     load_base(layout, module.network, module.init, module.init_skip, dtype, trainer.strategy.root_device)
     announce_set_up(trainer.callbacks, module.network, layout.num_parameters)  # type: ignore[attr-defined]
     phases = module.objective.phases(layout, module.duration, 0)

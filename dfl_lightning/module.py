@@ -61,7 +61,9 @@ class DFLModule(LightningModule):
             `keep_optimizer` says otherwise; default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's
             groups.
-        shared: glob patterns of the parameters that clients exchange; the others are personal and are never sent.
+        shared: glob patterns of the parameters that clients exchange; the others are personal and are never sent. A
+            pattern that begins with `!` takes away, and such patterns alone share all but what they match.
+        personal: `norms`: the parameters and buffers of all normalisation layers are personal, too (FedBN).
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
             (`.safetensors`, `.pt`, `.ckpt` of Lightning), with or without a prefix such as `model.` before its names.
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
@@ -108,6 +110,7 @@ class DFLModule(LightningModule):
         keep_optimizer: bool = False,
         init_skip: list[str] | None = None,
         per_client: dict[str, Any] | str | None = None,
+        personal: Literal["norms"] | None = None,
     ) -> None:
         record(self, dict(locals()))
         super().__init__()
@@ -131,9 +134,12 @@ class DFLModule(LightningModule):
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
         self.local_steps, self.keep_optimizer = local_steps, keep_optimizer
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
-        self.shared_patterns, self.init, self.init_skip = list(shared or ["*"]), init, list(init_skip or [])
+        self.shared_patterns, self.personal = list(shared or ["*"]), personal
+        self.init, self.init_skip = init, list(init_skip or [])
         if self.init_skip and init in ("common", "independent"):
             raise UserError(f"model.init_skip is for a file in model.init, which is {init}; leave it out")
+        if personal not in (None, "norms"):
+            raise UserError(f"model.personal={personal}; it must be norms or null, and model.shared takes patterns")
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
         object.__setattr__(self, "loss", loss)
         self.chosen_task, self.per_client = task, per_client

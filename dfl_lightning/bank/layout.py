@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.bank.patterns import TAKES_AWAY, is_chosen
 from dfl_lightning.utils.code.frozen import frozen_norms, hash_of
 from dfl_lightning.utils.code.module_copies import pruning_masks
 from dfl_lightning.utils.errors import UserError, nearest
@@ -115,7 +116,8 @@ class Layout:
     Args:
         network: a plain network. Its names, shapes and dtypes are kept, and the values of buffers that are not in its
             state dict.
-        shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
+        shared: glob patterns over parameter and buffer names, for example `features.*`, or `!*.bn.*` for all but these;
+            what they do not choose is personal, see `patterns.is_chosen`.
         constant: names of the buffers that no training pass writes.
 
     Attributes:
@@ -186,8 +188,8 @@ class Layout:
         self.feature_layers = [name for name, module in network.named_modules() if _mixes_its_inputs(module)]
         names = [e.name for e in entries]
         for pattern in shared:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                if any(fnmatchcase(c.name, pattern) for c in self.common):
+            if not any(fnmatchcase(name, pattern.removeprefix(TAKES_AWAY)) for name in names):
+                if any(fnmatchcase(c.name, pattern.removeprefix(TAKES_AWAY)) for c in self.common):
                     raise UserError(
                         f"model.shared: '{pattern}' matches frozen parameters of {type(network).__name__} only, which "
                         "are the same for all clients and never sent; drop the pattern, or do not freeze them"
@@ -199,9 +201,7 @@ class Layout:
                 )
         masks = pruning_masks(network)
         self.shared = self._columns(
-            e
-            for e in entries
-            if e.dtype.is_floating_point and e.name not in masks and any(fnmatchcase(e.name, p) for p in shared)
+            e for e in entries if e.dtype.is_floating_point and e.name not in masks and is_chosen(e.name, shared)
         )
         if not any(e.trainable and self.is_shared(e) for e in entries):
             raise UserError(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.patterns import without_norms
 from dfl_lightning.utils.errors import UserError
 
 
@@ -77,9 +78,41 @@ def test_patterns_choose_what_is_shared_and_the_rest_is_personal(make_network):
     assert together.tolist() == [1] * layout.width
 
 
+def test_patterns_that_begin_with_an_exclamation_mark_take_away(make_network):
+    network = make_network("batchnorm")
+    all_but = Layout(network, ["!1.*"])
+    assert names(all_but, all_but.shared) == ["0.weight", "5.weight", "5.bias"]
+    both = Layout(network, ["!1.running_*", "1.*", "5.*", "!*.bias"])
+    assert names(both, both.shared) == ["1.weight", "5.weight"]
+
+
+class RMS(nn.Module):
+    """A norm of a user's own, as the networks of transformers have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+
+class MyRMSNorm(RMS):
+    """Its name says what it is."""
+
+
+def test_norms_are_found_by_their_kind_or_name(make_network):
+    network = nn.ModuleDict(
+        {"a": nn.Linear(4, 4), "b[0]": nn.LayerNorm(4), "c": MyRMSNorm(), "d": RMS(), "e": nn.BatchNorm1d(4)}
+    )
+    layout = Layout(network, without_norms(network, ["*"]))
+    assert names(layout, layout.shared) == ["a.weight", "a.bias", "d.weight"]
+    with pytest.raises(UserError, match=r"model.personal: norms, but Sequential has no normalisation layer"):
+        without_norms(make_network("mlp"), ["*"])
+
+
 @pytest.mark.parametrize(
     ("patterns", "sentence"),
     [
+        (["!*"], "shares no trainable parameter"),
+        (["*", "!head.*"], r"no parameter of Sequential matches '!head\.\*'"),
         (["head.*"], r"no parameter of Sequential matches 'head\.\*'.*its parameters: 0\.weight"),
         (["0.*", "0.wieght"], r"matches '0\.wieght'; did you mean '0\.weight'\?"),
         (["1.running_*"], "shares no trainable parameter"),
