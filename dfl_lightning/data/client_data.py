@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.augment import Augment
+from dfl_lightning.data.parts import Parts
 from dfl_lightning.data.splits.index_lists import IndexLists
 
 __all__ = ["ClientData"]
@@ -54,6 +55,7 @@ class ClientData:
             shift, is in the original unit; None: targets are in the original unit.
         target_shift: shift of each column of standardised targets; see `target_scale`.
         categories: number of categories in each of the first columns of inputs; see `Source`.
+        parts: the tensors that a row of `images` consists of; see `Source`.
     """
 
     images: Tensor
@@ -71,6 +73,7 @@ class ClientData:
     target_scale: Tensor | None = None
     target_shift: Tensor | None = None
     categories: tuple[int, ...] = ()
+    parts: Parts | None = None
     _affine: dict[torch.dtype, Affine] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:

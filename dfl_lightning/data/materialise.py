@@ -53,8 +53,13 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
         augment: augmentation of training batches; see `ClientData`.
 
     Raises:
-        UserError: the samples are not images that can be rotated.
+        UserError: the samples are not images that can be rotated, or they have several parts and are augmented.
     """
+    if source.parts is not None and augment is not None:
+        raise UserError(
+            f"data {source.name}: data.augment takes images, and the inputs are {source.parts}; leave it out, and "
+            "augment in the network's forward"
+        )
     images, labels = source.everything()
     offset = len(source.labels) if split.test_official else 0
     train, val = list(split.train), list(split.val)
@@ -93,6 +98,7 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
         target_scale=source.target_scale,
         target_shift=source.target_shift,
         categories=source.categories,
+        parts=source.parts,
     )
 
 

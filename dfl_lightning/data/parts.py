@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from dfl_lightning.utils.errors import UserError
 
@@ -127,7 +127,7 @@ def taken(rows: Any, start: int, stop: int, shape: tuple[int, ...], kind: str) -
     Returns:
         [..., *shape].
     """
-    if isinstance(rows, torch.fx.Proxy):
+    if isinstance(rows, fx.Proxy):
         return rows.tracer.create_proxy("call_function", taken, (rows, start, stop, shape, kind), {})
     part = rows[..., start:stop].reshape(*rows.shape[:-1], *shape)
     return part.round().long() if kind == "int" else part != 0 if kind == "bool" else part

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.fingerprint import checksum_of
+from dfl_lightning.data.parts import Parts
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Source"]
@@ -67,6 +68,8 @@ class Source:
             0, for an unknown one, is included.
         words: names of columns, categories, classes or characters, if they are known; for the fingerprint only.
         checksums: fingerprint of the samples as they were read, if inputs have been replaced since; otherwise None.
+        parts: the tensors that a row of `images` [N, width] consists of, which the network gets in place of the row;
+            None: the network gets `images` as they are.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Source:
     categories: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     checksums: dict[str, int] | None = None
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         """Check targets, writers and strata, and that test samples have the shape of training samples."""
@@ -252,6 +256,7 @@ class Source:
         if self.checksums is not None:
             return self.checksums
         names = (self.name, self.num_classes, self.writer_names, self.categories, self.words)
+        names += () if self.parts is None else (self.parts,)  # type: ignore[assignment]
         return {
             "inputs": checksum_of([self.images, self.test_images], self.scale),
             "targets": checksum_of([self.labels, self.test_labels, self.target_scale, self.target_shift]),
@@ -271,6 +276,11 @@ class Source:
         scale, shift = torch.tensor(self.scale, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
         if not normalise:
             return scale, shift
+        if self.parts is not None:
+            raise UserError(
+                f"data {self.name}: data.normalise is for one tensor of numbers, and inputs are {self.parts}; set it "
+                "to false, and scale them in the data set"
+            )
         channels = self.images.shape[1] if self.images.ndim == 4 else 1
         total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
         for chunk in self.images.split(CHUNK):

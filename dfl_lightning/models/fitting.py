@@ -54,15 +54,19 @@ def fit_to_data(
     shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
     name = f"model.network {type(network).__name__}"
     if isinstance(network, Network):
+        if data.parts is not None and data.parts.takes_apart:
+            raise UserError(f"{name} takes one tensor, and the data has {data.parts}; use a network of your own")
+        shape = shape if data.parts is None else data.parts.each[0].shape
         network.read_categories(data.categories)
         network.draw(shape, wanted[-1] if wanted else 1, seed)
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)
     inputs, labels = _samples(data, _two_of_a_client(data), seed)
-    wants = f"{name} does not take inputs of shape {shape} as the data has them"
+    kind = f"of shape {shape}" if data.parts is None else str(data.parts)
+    wants = f"{name} does not take inputs {kind} as the data has them"
     with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
-        calling, outputs = find_calling(network, inputs)
+        calling, outputs = find_calling(network, inputs, data.parts)
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
     refuse_untrained(loss)

@@ -252,6 +252,7 @@ def overflowing():
     return FromDataset(pairs, num_clients=2, normalise=True)
 
 
+IDS = torch.tensor([5, 6, 7])
 TWO = [[0, 1], [2, 3]]
 IN_TRAINING = "1 of the 4 training samples of client 1 hold NaN or infinity, the first is item 7"
 OUT_OF_PROPORTION = "the largest label is {}, but only {} labels occur; number"
@@ -261,7 +262,27 @@ REFUSED = [
     (lambda: of(IMAGE), "item 0 is a Tensor, not a pair"),
     (lambda: of((IMAGE, 0), (IMAGE, 0, 1)), "item 1 is a tuple, not a pair"),
     (lambda: of((np.zeros(3), 0)), "item 0 has a ndarray instead of a tensor"),
-    (lambda: of((IMAGE.long(), 0)), "item 0 is torch.int64; tensors must be uint8 or floating point"),
+    (lambda: of(({}, 0)), "item 0 has a dict instead of a tensor"),
+    (lambda: of({"x": IMAGE}), "item 0 is a dict with x and no labels; .*or a dict with the target as 'labels'"),
+    (lambda: of((("one", IMAGE), 0)), "part number 0 of item 0 is a str instead of a tensor"),
+    (lambda: of((torch.tensor([2**24 + 1]), 0)), "holds a whole number beyond 2\\^24"),
+    (
+        lambda: of((IDS, 0), (IDS[:2], 0)),
+        r"item 1 are the tensor int \[2\], those of item 0 the .*to one",
+    ),
+    (
+        lambda: of((IDS, 0), scale=2.0),
+        r"data.scale=2.0 is for one tensor of numbers, and inputs are",
+    ),
+    (lambda: of((IDS, 0), (IDS, 1), normalise=True), "data.normalise is for one tensor of numbers"),
+    (
+        lambda: of((IMAGE, 0), test_dataset=Items((IDS, 0))),
+        "inputs are one tensor of numbers, and those of",
+    ),
+    (
+        lambda: of((IMAGE, 0), collate=lambda items: items[0][2]),
+        r"data.collate fails on 1 items of Items",
+    ),
     (lambda: of((IMAGE, "0.5")), r"item 0 has '0.5' \(str\) instead of a target"),
     (lambda: of((IMAGE, 1), (IMAGE, 0.5)), r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
     (lambda: of((IMAGE, 0.5), (IMAGE, math.nan)), r"the target of item 1 \(counted from 0\) is NaN or infinity"),

@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.data.parts import Parts
+from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.plain_tensors import unusual
 
-__all__ = ["as_classes", "count_classes", "read_items"]
+__all__ = ["as_classes", "count_classes", "form", "item_of", "length_of", "read_items"]
 
 _MOST_GAPS = 1000  # accepted number of class numbers that do not occur, in addition to ten for each that does
 _READ_TWICE = 16  # items that are read again, to find out whether they are drawn
 
 
-def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
+def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor, Parts | None]:
     """Read all items of a data set into two tensors, and a few of them again.
 
     Args:
-        dataset: a map-style data set of (tensor, target) pairs.
+        dataset: a map-style data set of (inputs, target) pairs.
         name: name of the data set, for messages.
+
+    Returns:
+        Inputs, targets, and the parts of a row of inputs, if these are rows.
 
     Raises:
         UserError: items are not there, are no such pairs, differ in shape or dtype, or differ when they are read again.
     """
-    if not hasattr(type(dataset), "__len__"):
-        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
-    try:
-        length = len(dataset)  # type: ignore[arg-type]
-    except Exception as error:  # a user's class may raise any error, and Python refuses lengths that are not integers
-        raise UserError(
-            f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
-        ) from error
-    if not length:
-        raise UserError(f"data {name}: it is empty; give a data set with items")
-    images, labels = torch.empty(0), torch.empty(0)
+    length = length_of(dataset, name)
+    images, labels, parts = torch.empty(0), torch.empty(0), None
     for index in range(length):
-        image, label = _item(dataset, index, length, name)
+        image, label, of_item = _packed(item_of(dataset, index, length, name), index, name)
         # Targets [2, d] would be taken for numbers and their scales.
         if label.is_floating_point() and label.dim() > 1:
             raise UserError(
@@ -49,6 +46,12 @@ def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
             )
         if not index:
             images, labels = image.new_empty((length, *image.shape)), label.new_empty((length, *label.shape))
+            parts = of_item
+        if of_item != parts:
+            raise UserError(
+                f"data {name}: the inputs of item {index} are {form(of_item)}, those of item 0 {form(parts)}; bring "
+                "all to one form: sequences to one length, by data.collate or padding='max_length' of a tokenizer"
+            )
         if image.shape != images.shape[1:] or image.dtype != images.dtype:
             raise UserError(
                 f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images.dtype} "
@@ -62,14 +65,33 @@ def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
         # Items are copied at once, as a data set may return the same tensor each time.
         images[index], labels[index] = image, label
     for index in sorted({round(step * (length - 1) / (_READ_TWICE - 1)) for step in range(_READ_TWICE)}):
-        image, label = _item(dataset, index, length, name)
+        image, label, _ = _packed(item_of(dataset, index, length, name), index, name)
         if not (_same(image, images[index]) and _same(label, labels[index])):
             raise UserError(
                 f"data {name}: item {index} differs when it is read again, as if a transform drew it at random, and "
                 "items are read only once, before the run; take the transform out of the data set, and give it as "
                 "data.augment, which changes the samples of each training batch"
             )
-    return images, labels
+    return images, labels, parts
+
+
+def length_of(dataset: Dataset, name: str) -> int:
+    """Return the number of items of a map-style data set.
+
+    Raises:
+        UserError: it has no length, or no items.
+    """
+    if not hasattr(type(dataset), "__len__"):
+        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
+    try:
+        length = len(dataset)  # type: ignore[arg-type]
+    except Exception as error:  # a user's class may raise any error, and Python refuses lengths that are not integers
+        raise UserError(
+            f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
+        ) from error
+    if not length:
+        raise UserError(f"data {name}: it is empty; give a data set with items")
+    return length
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -137,36 +159,89 @@ def _listed(numbers: Tensor) -> str:
     return f"[{shown}{', …' * (len(numbers) > 4)}]"
 
 
+def form(parts: Parts | None) -> str:
+    """Describe the parts of inputs, for messages."""
+    return "one tensor of numbers" if parts is None else str(parts)
+
+
 def _kind(target: Tensor) -> str:
     return f"{str(target.dtype).removeprefix('torch.')} {list(target.shape)}"
 
 
-def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, Tensor]:
+def item_of(dataset: Dataset, index: int, length: int, name: str) -> object:
+    """Return one item of a data set.
+
+    Args:
+        dataset: a map-style data set.
+        index: number of the item.
+        length: number of items.
+        name: name of the data set, for the message.
+
+    Raises:
+        UserError: the item is not there.
+    """
     try:
-        item = dataset[index]
+        return dataset[index]
     except (IndexError, KeyError, StopIteration) as error:
         raise UserError(
             f"data {name}: item {index} of {length} is not there ({type(error).__name__}: {reason(error)}); its length "
             "and its items must agree"
         ) from error
-    return _pair(item, index, name)
 
 
-def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
-    wanted = "each item must be a pair (tensor, target), the target a class number or floating-point numbers"
+_WANTED = "each item must be a pair (inputs, target), the target a class number or floating-point numbers"
+
+
+def _pair(item: object, index: int, name: str) -> tuple[Any, Tensor]:
+    """Divide an item into inputs and target."""
+    if isinstance(item, Mapping):
+        key = next((key for key in ("labels", "label") if key in item), None)
+        if key is None:
+            raise UserError(
+                f"data {name}: item {index} is a {type(item).__name__} with {', '.join(map(str, item))} and no labels; "
+                f"{_WANTED}, or a dict with the target as 'labels'"
+            )
+        item = ({part: value for part, value in item.items() if part != key}, item[key])
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise UserError(f"data {name}: item {index} is a {type(item).__name__}, not a pair; {wanted}")
-    image, label = item
-    if not isinstance(image, Tensor):
+        raise UserError(f"data {name}: item {index} is a {type(item).__name__}, not a pair; {_WANTED}")
+    return item[0], _target(item[1], index, name, _WANTED)
+
+
+def _packed(item: object, index: int, name: str) -> tuple[Tensor, Tensor, Parts | None]:
+    """Return the tensor of an item's inputs, the only one or a row with all of them, the target, and a row's parts."""
+    inputs, label = _pair(item, index, name)
+    if isinstance(inputs, Tensor):
+        tensor = _dense(inputs, "", index, name)
+        if tensor.dtype == torch.uint8 or tensor.is_floating_point():
+            return tensor, label, None
+        whole: Any = tensor
+    elif isinstance(inputs, Mapping) and inputs:
+        whole = {str(part): _dense(value, f" '{part}'", index, name) for part, value in inputs.items()}
+    elif isinstance(inputs, tuple | list) and inputs:
+        whole = tuple(_dense(value, f" number {part}", index, name) for part, value in enumerate(inputs))
+    else:
         raise UserError(
-            f"data {name}: item {index} has a {type(image).__name__} instead of a tensor (a transform such as "
-            f"torchvision's ToTensor may be missing); {wanted}"
+            f"data {name}: item {index} has a {type(inputs).__name__} instead of a tensor (a transform such as "
+            f"torchvision's ToTensor may be missing); {_WANTED}, inputs a tensor, a tuple or a dict of tensors"
         )
-    if image.dtype != torch.uint8 and not image.is_floating_point():
-        raise UserError(f"data {name}: item {index} is {image.dtype}; tensors must be uint8 or floating point")
-    if why := unusual(image):
+    with reported_as(lambda error: UserError(f"data {name}: item {index} ({reason(error)})")):
+        parts = Parts.of(whole)
+        return parts.pack(whole), label, parts
+
+
+def _dense(value: object, which: str, index: int, name: str) -> Tensor:
+    """Return a tensor of an item's inputs; a list of numbers becomes one."""
+    if isinstance(value, list | np.ndarray | int | float | bool):
+        with reported_as(lambda error: UserError(f"data {name}: part{which} of item {index}: {reason(error)}")):
+            value = torch.as_tensor(value)
+    if not isinstance(value, Tensor):
+        raise UserError(
+            f"data {name}: part{which} of item {index} is a {type(value).__name__} instead of a tensor; {_WANTED}, "
+            "inputs a tensor, a tuple or a dict of tensors"
+        )
+    if why := unusual(value):
         raise UserError(f"data {name}: item {index} is {why}; tensors must be dense numbers")
-    return image.detach().cpu(), _target(label, index, name, wanted)
+    return value.detach().cpu()
 
 
 def _target(label: object, index: int, name: str, wanted: str) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch.utils.data import Dataset
 
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import GivenParts, Partition
-from dfl_lightning.data.readers.items import as_classes, count_classes, read_items
+from dfl_lightning.data.parts import taken
+from dfl_lightning.data.readers.collated import collated
+from dfl_lightning.data.readers.items import as_classes, count_classes, form, read_items
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
 
@@ -19,16 +22,20 @@ __all__ = ["FromDataset"]
 
 
 class FromDataset(FederatedData):
-    """A map-style data set of (tensor, target) pairs, as an object in Python or by its import path in YAML.
+    """A map-style data set of (inputs, target) pairs, as an object in Python or by its import path in YAML.
 
     All items are read once, before the run, and a few of them again, since items must not be drawn at random. Float
     tensors are used as they are. uint8 tensors with at least two dimensions are images, whose pixels are scaled by
-    1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
+    1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255. Other whole numbers, such as the
+    ids of tokens, and bool masks reach the network as int64 and bool.
+
+    Inputs of several parts are a tuple, which the network gets as positional arguments, or a dict, which it gets as
+    keyword arguments. Batches are made part by part.
 
     Args:
-        dataset: data set with a length and items (tensor, target); all tensors have the same shape and dtype. Targets
-            are integers (classes), alone, as tensors [1], or one-hot [C]; floating-point numbers or tensors [d]
-            (regression), or bool tensors [L] (labels).
+        dataset: data set with a length and items (inputs, target), or dicts with the target as `labels` or `label`; the
+            tensors of all items have the same shapes and dtypes. Targets are integers (classes), alone, as tensors [1],
+            or one-hot [C]; floating-point numbers or tensors [d] (regression), or bool tensors [L] (labels).
         test_dataset: official test set of the same kind; null means that a quarter of each client's own samples is held
             out, see `test_fraction`.
         parts: for each client the list of its indices into `dataset`, instead of a partition.
@@ -37,6 +44,8 @@ class FromDataset(FederatedData):
         num_clients: number of clients; null means the number of parts, or 20 without parts.
         partition: rule that divides the samples; null means `parts`, or IID without parts.
         scale: factor of the tensors; null means 1/255 for uint8 images, otherwise 1.
+        collate: function that makes one batch of all items, of both data sets together, for example a collator of
+            transformers, which pads sequences to the longest; null means that items are used as they are.
         **kwargs: all other options of `FederatedData`.
 
     Examples:
@@ -56,6 +65,7 @@ class FromDataset(FederatedData):
         num_clients: int | None = None,
         partition: Partition | None = None,
         scale: float | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if scale is not None and not 0 < scale < math.inf:
@@ -78,6 +88,7 @@ class FromDataset(FederatedData):
         self.num_classes = num_classes
         self.scale = scale
         self._remarks: list[str] = []
+        self.collate = collate
 
     def load(self) -> Source:
         """Read all items once."""
@@ -87,16 +98,32 @@ class FromDataset(FederatedData):
                 f"data {name}: test_dataset is dataset itself; give other samples, or null to hold out a part of each "
                 "client's own"
             )
-        images, labels = read_items(self.dataset, name)
+        dataset, test_dataset = self.dataset, self.test_dataset
+        if self.collate is not None:
+            dataset, test_dataset = collated(self.collate, dataset, test_dataset, name)
+        images, labels, parts = read_items(dataset, name)
+        if parts is not None and self.scale is not None:
+            raise UserError(
+                f"data.scale={self.scale} is for one tensor of numbers, and inputs are {parts}; leave it out"
+            )
         test_images, test_labels = None, None
-        if self.test_dataset is not None:
-            test_images, test_labels = read_items(self.test_dataset, f"{name} (test_dataset)")
+        if test_dataset is not None:
+            test_images, test_labels, test_parts = read_items(test_dataset, f"{name} (test_dataset)")
+            if test_parts != parts:
+                raise UserError(
+                    f"data {name}: inputs are {form(parts)}, and those of test_dataset {form(test_parts)}; make both "
+                    "alike (data.collate can pad both to one length)"
+                )
             alike = test_images.dtype == images.dtype and test_images.shape == images.shape
             if alike and torch.equal(test_images, images) and torch.equal(test_labels, labels):
                 raise UserError(
                     f"data {name}: test_dataset holds the same items as dataset; give other samples, or null"
                 )
-        num_classes, labels, test_labels = self._without_columns(images, labels, test_labels, name)
+        tokens = images
+        if parts is not None:
+            first = parts.each[0]
+            tokens = taken(images, 0, first.numbers, first.shape, "float")
+        num_classes, labels, test_labels = self._without_columns(tokens, labels, test_labels, name)
         numbers = labels.is_floating_point() or labels.dtype == torch.bool
         if num_classes is not None and numbers:
             raise UserError(
@@ -110,7 +137,7 @@ class FromDataset(FederatedData):
         scale = self.scale
         if scale is None:
             scale = 1 / 255 if images.dtype == torch.uint8 and images.ndim > 2 else 1.0
-        return Source(name, images, labels, num_classes, test_images, test_labels, scale)
+        return Source(name, images, labels, num_classes, test_images, test_labels, scale, parts=parts)
 
     def _without_columns(
         self, images: Tensor, labels: Tensor, test_labels: Tensor | None, name: str

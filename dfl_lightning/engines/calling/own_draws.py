@@ -215,7 +215,7 @@ OWN: dict[Callable[..., Any], Callable[..., Any]] = {
 Without a draw (in evaluation, or for a probability of 0) the replacement calls the function itself.
 """
 
-_EXPLICIT = {
+_EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: partial(_attention, explicit=True),
     F.multi_head_attention_forward: partial(_multi_head_attention, explicit=True),
 }

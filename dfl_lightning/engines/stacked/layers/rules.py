@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dfl_lightning.data.parts import taken
 from dfl_lightning.engines.calling.own_draws import OwnDraws
 from dfl_lightning.engines.dropout_layers import MaskSource, StreamDropout, keep_mask
 from dfl_lightning.engines.recurrent_layers import STREAMS
@@ -476,6 +477,7 @@ MODULES: dict[type[nn.Module], Rule] = {
 """Rules for layers, by their exact type."""
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    taken: lambda x, *part: Activation(taken(x.leading(), *part), x.clients),
     torch.flatten: flatten,
     F.scaled_dot_product_attention: attention,
     F.pad: pad,
