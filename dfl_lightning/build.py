@@ -65,6 +65,7 @@ class ModuleOptions(Protocol):
     init: str
     init_skip: list[str]
     batch_size: int | Literal["full"]
+    was_compiled: bool
     shared_patterns: list[str]
     personal: Literal["norms"] | None
     optimizer_factory: OptimizerCallable
@@ -171,6 +172,12 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         # This comes before the engine is built, since the engine tries the network with these parameters.
         refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer), module.init_skip))
     of_engine = loss if module.loss is None else task.users_loss(loss)
+    if module.was_compiled:
+        remark = (
+            f"model.network {type(module.network).__name__} is compiled (torch.compile), which is not used: engines "
+            "compute copies of the network in their own way"
+        )
+        trainer.remarks += [] if remark in trainer.remarks else [remark]
     if calling.foreign:
         remark = (
             f"model.network {type(module.network).__name__} draws by {calling.foreign} from torch's global generator, "

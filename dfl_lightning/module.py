@@ -36,6 +36,7 @@ from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.runs.columns import undefined_numbers
 from dfl_lightning.tasks import Task
 from dfl_lightning.utils.code.constructor_arguments import record
+from dfl_lightning.utils.code.module_copies import uncompiled
 from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of
 from dfl_lightning.utils.code.source_of_objects import sources_of
 from dfl_lightning.utils.errors import UserError
@@ -129,6 +130,7 @@ class DFLModule(LightningModule):
         if not isinstance(network, nn.Module):
             remedy = f"make an object of it, {network.__name__}(…)" if isinstance(network, type) else "give an object"
             raise UserError(f"model.network is {network!r}, which is not a torch.nn.Module; {remedy}")
+        network, self.was_compiled = uncompiled(network)
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs

@@ -6,6 +6,7 @@ What is tested is imported where it is used: xdist's first process only hands ou
 import functools
 import gc
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -120,6 +121,8 @@ def pytest_collection_modifyitems(items):
 
 def _not_here(item):
     """Why a test cannot run on this accelerator; empty if it can."""
+    if item.get_closest_marker("hf") and importlib.util.find_spec("transformers") is None:
+        return "needs the extra hf"
     if item.get_closest_marker("gpu"):
         return "" if ACCELERATOR == "gpu" else "needs a GPU, and DFL_TEST_ACCELERATOR=gpu"
     if ACCELERATOR == "cpu":

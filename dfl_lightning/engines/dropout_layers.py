@@ -89,7 +89,7 @@ class MaskSource:
         self.begin(mask_key(0))
 
     def begin(self, key: Tensor, call: int = 0) -> None:
-        """Prepare for a forward pass with this key, of which `call` dropout layers have been applied already."""
+        """Prepare for a forward pass with this key, or for the rest of one after `call` dropout layers."""
         self.key, self.call = key, call
 
     def keep(self, shape: Sequence[int], p: float, device: torch.device) -> Tensor:

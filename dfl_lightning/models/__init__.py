@@ -3,6 +3,7 @@
 from dfl_lightning.models.char_lstm import CharLSTM
 from dfl_lightning.models.char_transformer import CharTransformer
 from dfl_lightning.models.convolutional import CNN4, FEMNISTCNN, MNISTCNN, PENSCNN, LeNet
+from dfl_lightning.models.hugging_face import HuggingFace
 from dfl_lightning.models.lora import LoRA
 from dfl_lightning.models.mlp import MLP
 from dfl_lightning.models.network import Network
@@ -19,6 +20,7 @@ __all__ = [
     "TCN",
     "CharLSTM",
     "CharTransformer",
+    "HuggingFace",
     "LeNet",
     "LoRA",
     "Network",

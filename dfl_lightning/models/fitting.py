@@ -54,9 +54,10 @@ def fit_to_data(
     shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
     name = f"model.network {type(network).__name__}"
     if isinstance(network, Network):
-        if data.parts is not None and data.parts.takes_apart:
-            raise UserError(f"{name} takes one tensor, and the data has {data.parts}; use a network of your own")
-        shape = shape if data.parts is None else data.parts.each[0].shape
+        if data.parts is not None:
+            if data.parts.takes_apart and not network.takes_parts:
+                raise UserError(f"{name} takes one tensor, and the data has {data.parts}; use a network of your own")
+            shape = data.parts.each[0].shape
         network.read_categories(data.categories)
         network.draw(shape, wanted[-1] if wanted else 1, seed)
     if any(is_lazy(p) for p in network.parameters()):

@@ -83,7 +83,7 @@ def test_attention_drops_weights_of_a_softmax(kind):
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False, "kdim": 7, "vdim": 7}, {"add_bias_kv": True, "add_zero_attn": True}]
 )
-def test_multihead_attention_without_draws_is_torchs_and_with_them_drops_its_weights(options, monkeypatch):
+def test_multihead_attention_is_torchs_and_drops_its_weights(options, monkeypatch):
     layer = nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True, **options).double()
     layer.out_proj.weight.data = torch.eye(6, dtype=torch.float64)
     x, other = randn(3, 4, 6), randn(3, 5, options.get("kdim", 6), seed=1)
@@ -198,7 +198,7 @@ def test_what_draws_elsewhere_is_named_and_seeded_by_the_key():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_dropout_that_is_computed_again_in_the_backward_pass_is_refused():
+def test_dropout_computed_again_in_the_backward_pass_is_refused():
     assert find_calling(Recomputed(0.0), torch.ones(2, 6))[0] == Calling()
     with pytest.raises(UserError, match=r"Recomputed draws again in its backward pass.*gradient_checkpointing_disable"):
         find_calling(Recomputed(0.5), torch.ones(2, 6))

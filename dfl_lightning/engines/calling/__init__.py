@@ -1,1 +1,1 @@
-"""How the engines call a network: the parts of its inputs, its outputs, and the random numbers of a training pass."""
+"""Calls of a network by the engines: the parts of its inputs, its outputs, and random numbers of a training pass."""

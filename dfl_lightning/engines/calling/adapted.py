@@ -30,7 +30,7 @@ _ADAPTED = "_of_dfl_lightning"
 
 @dataclass(frozen=True)
 class Calling:
-    """How a network is called.
+    """Form of a network's calls.
 
     Args:
         parts: the tensors that a row of inputs consists of; None: the row is the input.
@@ -48,7 +48,7 @@ class Calling:
 
 @dataclass
 class _Adaptation:
-    """What a prepared network carries: its calling, its source of masks, and a `forward` that the object itself has."""
+    """Calling and masks of a prepared network, and the `forward` that the object itself has, if it has one."""
 
     calling: Calling
     source: MaskSource

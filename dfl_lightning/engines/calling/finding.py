@@ -1,4 +1,4 @@
-"""How a user's network is called, found by a few passes before the run: its outputs, and its random draws."""
+"""Trial of how a user's network is called: a few passes before the run find its outputs and its random draws."""
 
 from __future__ import annotations
 

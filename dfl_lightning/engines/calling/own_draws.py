@@ -123,7 +123,7 @@ def _attention(
     enable_gqa: bool = False,
     explicit: bool = False,
 ) -> Tensor:
-    """Compute attention with weights in memory, of which a share `dropout_p` is dropped."""
+    """Compute attention with weights in memory, and drop a share `dropout_p` of them."""
     if not (0 < dropout_p <= 1 or explicit):
         options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         return function(query, key, value, **options, **({"enable_gqa": True} if enable_gqa else {}))
@@ -145,7 +145,7 @@ def _attention(
 def _multi_head_attention(
     source: MaskSource, function: Callable[..., Any], *args: Any, explicit: bool = False, **kwargs: Any
 ) -> Any:
-    """Compute `nn.MultiheadAttention` from torch's own weights, of which a share is dropped.
+    """Compute `nn.MultiheadAttention` from torch's own weights, and drop a share of them.
 
     Torch applies its dropout within one function. So that function computes weights without dropout; only the product
     of weights and values, and the last linear layer, are computed here.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
@@ -47,6 +47,31 @@ def copy_of(network: nn.Module, instead: Mapping[int, Any] | None = None) -> nn.
         if not parameter.is_leaf:
             parameter.detach_().requires_grad_()
     return copied
+
+
+def uncompiled(network: nn.Module) -> tuple[nn.Module, bool]:
+    """Return the network that `torch.compile` has wrapped, or the network itself, and whether it was compiled.
+
+    Engines compute copies of a network in their own way, and the names of a wrapped one's parameters would begin with
+    `_orig_mod.`.
+
+    Raises:
+        UserError: one of its layers is compiled.
+    """
+    wrapped = _is_compiled(network)
+    inner = cast("nn.Module", network._orig_mod) if wrapped else network
+    layer = next((name for name, layer in inner.named_modules() if name and _is_compiled(layer)), None)
+    if layer is not None:
+        raise UserError(
+            f"model.network {type(inner).__name__}: layer '{layer}' is compiled (torch.compile); give the layer as it "
+            "was, since engines compute copies of the network in their own way"
+        )
+    return inner, wrapped or getattr(inner, "_compiled_call_impl", None) is not None
+
+
+def _is_compiled(layer: nn.Module) -> bool:
+    kind = type(layer)  # importing the class itself would take seconds
+    return kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch._dynamo")
 
 
 def refuse_gradient_hooks(network: nn.Module) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 class Activation:
@@ -83,15 +83,26 @@ def one_by_one(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     indices = [index for index, leaf in enumerate(leaves) if _is_activation(leaf)]
     clients = leaves[indices[0]].clients
 
+    constants: list[Any] = []  # Results that are no tensors, such as None, which vmap does not return.
+
     def call(*tensors: Tensor) -> Any:
         filled = list(leaves)
         for index, tensor in zip(indices, tensors, strict=True):
             filled[index] = tensor
         inner_args, inner_kwargs = tree_unflatten(filled, form)
-        return function(*inner_args, **inner_kwargs)
+        result = function(*inner_args, **inner_kwargs)
+        if isinstance(result, Tensor):
+            return result
+        found, structure = tree_flatten(result)
+        constants[:] = [structure, [None if isinstance(value, Tensor) else (value,) for value in found]]
+        return tuple(value for value in found if isinstance(value, Tensor))
 
     results = torch.vmap(call)(*(leaves[index].leading() for index in indices))
-    return tree_map(lambda tensor: Activation(tensor, clients), results)
+    if not constants:
+        return Activation(results, clients)
+    stacked = (Activation(tensor, clients) for tensor in results)
+    structure, places = constants
+    return tree_unflatten([next(stacked) if place is None else place[0] for place in places], structure)
 
 
 def holds_activation(value: Any) -> bool:

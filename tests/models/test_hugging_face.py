@@ -1,0 +1,103 @@
+"""Networks of transformers: built for the data, loaded from a folder, trained, and refused in one sentence."""
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from dfl_lightning import callbacks
+from dfl_lightning.data import FromDataset
+from dfl_lightning.models import MLP, HuggingFace
+from dfl_lightning.utils.errors import UserError
+
+pytestmark = pytest.mark.hf
+
+WIDTH, WORDS, PLACES = 8, 20, 12
+TINY = {
+    "model_type": "bert",
+    "vocab_size": WORDS,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": PLACES,
+}
+
+
+class Sentences(Dataset):
+    """Sentences of 6 words, of which the last ones may be padding; the class is that of most words."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        ids = torch.randint(2, WORDS, (6,), generator=torch.Generator().manual_seed(index))
+        mask = torch.arange(6) < 6 - index % 3
+        return {"input_ids": ids * mask, "attention_mask": mask.long()}, int(ids.float().mean()) % 3
+
+
+def draw(config=TINY, seed=0, **options):
+    return HuggingFace(config, **options).draw((6,), 3, seed)
+
+
+def test_a_config_makes_a_network_with_the_datas_classes():
+    network = draw()
+    embeddings = (WORDS + PLACES + 2 + 2) * WIDTH
+    attention, feed_forward = 4 * (WIDTH**2 + WIDTH), 2 * 16 * WIDTH + 16 + WIDTH
+    rest = 2 * 2 * WIDTH + WIDTH**2 + WIDTH + WIDTH * 3 + 3
+    assert sum(p.numel() for p in network.parameters()) == embeddings + attention + feed_forward + rest
+    assert network(input_ids=torch.ones(2, 6, dtype=torch.long)).shape == (2, 3)
+    tokens = torch.ones(2, 6)
+    assert torch.equal(network.eval()(tokens), network(tokens.long()))
+
+
+def test_first_parameters_are_drawn_from_the_runs_seed():
+    states = [draw(seed=seed).state_dict() for seed in (0, 0, 1)]
+    name = "network.classifier.weight"
+    assert torch.equal(states[0][name], states[1][name])
+    assert not torch.equal(states[0][name], states[2][name])
+
+
+def test_a_folder_makes_a_network_with_its_weights_in_float32(tmp_path):
+    saved = draw().network
+    saved.half().save_pretrained(tmp_path)
+    loaded = draw(str(tmp_path), seed=5)
+    for name, value in loaded.network.state_dict().items():
+        assert torch.equal(value, saved.state_dict()[name].float()), name
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    assert not torch.equal(draw(str(tmp_path), seed=5).network.classifier.weight, saved.classifier.weight.float())
+
+
+def test_clients_train_a_bert_with_its_default_dropout(small_run, tmp_path):
+    def fit(name):
+        policies, module = [callbacks.Gossip(k=1), callbacks.SampleWeighted()], {"network": HuggingFace(TINY)}
+        run = small_run(2, root=tmp_path / name, policies=policies, module=module)
+        run.data = FromDataset(Sentences(), num_clients=3, test_fraction=0.2)
+        return run.fit()
+
+    first, second = fit("one"), fit("two")
+    assert torch.equal(first.rows, second.rows)
+    assert "cannot be traced" in first.module.engine.reason
+
+
+def test_a_shipped_network_refuses_inputs_of_parts(small_run, tmp_path):
+    run = small_run(1, module={"network": MLP()})
+    run.data = FromDataset(Sentences(), num_clients=3)
+    with pytest.raises(UserError, match=r"MLP takes one tensor, and the data has input_ids int \[6\], attention_mask"):
+        run.fit()
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "sentence"),
+    [
+        ({"hidden_size": 4}, {}, "the config has no model_type"),
+        ({"model_type": "brt"}, {}, r"the config of brt makes no AutoModelForSequenceClassification \("),
+        (TINY, {"task": "SequenceClasification"}, "did you mean 'SequenceClassification'"),
+        ("bert-base-uncased", {}, "bert-base-uncased is not a folder with a config.json; nothing is downloaded"),
+        ({**TINY, "max_position_embeddings": 4}, {}, "6 tokens, but the network has 4 positions"),
+        ({**TINY, "hidden_size": 9}, {}, r"makes no AutoModelForSequenceClassification \("),
+    ],
+)
+def test_what_makes_no_network_is_refused(config, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        draw(config, **options)
