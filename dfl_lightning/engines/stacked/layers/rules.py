@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -273,11 +274,10 @@ def with_vmap(
     def call(state: Any, *inner: Any, **more: Any) -> Any:
         return functional_call(layer, state, inner, more)
 
-    if not now.training and any(isinstance(inner, nn.MultiheadAttention) for inner in layer.modules()):
-        with OwnDraws(MaskSource(), explicit=True):
-            return one_by_one(call, mine, *args, **kwargs)
     if not draws or not now.training:
-        return one_by_one(call, mine, *args, **kwargs)
+        attends = any(isinstance(inner, nn.MultiheadAttention) for inner in layer.modules())
+        with OwnDraws(MaskSource(), explicit=True) if attends else nullcontext():
+            return one_by_one(call, mine, *args, **kwargs)
     sources = (inner.source for inner in layer.modules() if isinstance(inner, StreamDropout))
     return drawn_one_by_one(call, now, next(sources, MaskSource()), mine, *args, **kwargs)
 
