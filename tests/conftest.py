@@ -85,7 +85,7 @@ By itself xdist would begin with the files of many tests, and end with the few t
 
 FORKING = (
     *("/distributed/", "test_cluster.py", "test_forks.py", "test_kill.py", "test_same_names.py", "test_signals.py"),
-    *("test_site.py", "test_bundles.py", "test_tutorial.py", "test_walk.py"),
+    *("test_site.py", "test_bundles.py", "test_tutorial.py", "test_users_networks.py", "test_walk.py"),
 )
 """Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
 
