@@ -32,8 +32,6 @@ class HuggingFace(Network):
         UserError: transformers is not installed, the config or folder has no such network, or the data does not fit.
     """
 
-    takes_parts = True
-
     def __init__(
         self,
         config: str | dict[str, Any],
@@ -75,6 +73,11 @@ class HuggingFace(Network):
             )
         self.input_shape, self.num_classes = shape, num_classes
         return self
+
+    @property
+    def takes_parts(self) -> bool:
+        """True, since `forward` takes what the network of transformers takes."""
+        return True
 
     @property
     def _reads_tokens(self) -> bool:

@@ -105,14 +105,26 @@ class LoRA(Network):
     def build(self, input_shape: Sequence[int], num_classes: int) -> Self:
         """Build the network and its adapters, with parameters drawn from torch's global generator; see `Network`."""
         new = self.num_classes is None
-        super().build(input_shape, num_classes)
+        if self._plain and self._plain[0].takes_parts:  # It has no parts `features` and `head`.
+            if new:
+                self.network = copy.deepcopy(self._plain[0]).build(input_shape, num_classes)
+                self.input_shape, self.num_classes = self.network.input_shape, self.network.num_classes
+                self.__class__ = _OfMany
+        else:
+            super().build(input_shape, num_classes)
         if new:
             self._adapt()
         return self
 
     def draw(self, input_shape: Sequence[int], num_classes: int, seed: int) -> Self:
         """Build a shipped network with parameters drawn from the seed of a run; leave others as they are."""
-        return self if hasattr(self, "network") else super().draw(input_shape, num_classes, seed)
+        fixed = hasattr(self, "network") and not self._plain
+        return self if fixed else super().draw(input_shape, num_classes, seed)
+
+    @property
+    def takes_parts(self) -> bool:
+        """True if the adapted network takes inputs of several parts."""
+        return self._plain[0].takes_parts if self._plain else hasattr(self, "network")
 
     def forward(self, x: Any) -> Any:
         """Compute the outputs of the adapted network."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,7 @@ class Network(RecordsArguments, nn.Module):
     `self.build_if_known(input_shape, num_classes)`. The only method that a subclass must implement is `layers`. Both
     parts are sequences in the order of the forward pass, so that patterns such as `features.*` name the body, and the
     last module with parameters is the classifier.
-
-    Attributes:
-        takes_parts: True if `forward` takes inputs of several parts.
     """
-
-    takes_parts: ClassVar[bool] = False
 
     features: nn.Module
     head: nn.Module
@@ -48,6 +43,11 @@ class Network(RecordsArguments, nn.Module):
             `features` ([B, *input_shape] to [B, ...]) and `head` (to [B, num_classes]).
         """
         raise NotImplementedError
+
+    @property
+    def takes_parts(self) -> bool:
+        """True if `forward` takes inputs of several parts."""
+        return False
 
     def read_categories(self, categories: tuple[int, ...]) -> None:
         """Receive, before `build`, which columns of the data are categorical; by default this is ignored.

@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 from dfl_lightning import callbacks
 from dfl_lightning.data import FromDataset
-from dfl_lightning.models import MLP, HuggingFace
+from dfl_lightning.models import MLP, HuggingFace, LoRA
 from dfl_lightning.utils.errors import UserError
 
 pytestmark = pytest.mark.hf
@@ -78,6 +78,14 @@ def test_clients_train_a_bert_with_its_default_dropout(small_run, tmp_path):
     first, second = fit("one"), fit("two")
     assert torch.equal(first.rows, second.rows)
     assert "cannot be traced" in first.module.engine.reason
+
+
+def test_adapters_of_a_bert_are_all_that_clients_have(small_run, tmp_path):
+    policies = [callbacks.Gossip(k=1), callbacks.SampleWeighted()]
+    run = small_run(1, policies=policies, module={"network": LoRA(HuggingFace(TINY), rank=2, targets=["*.query"])})
+    run.data = FromDataset(Sentences(), num_clients=3, test_fraction=0.2)
+    run.fit()
+    assert run.rows.shape == (3, 2 * 2 * WIDTH)  # A and B of one layer
 
 
 def test_a_shipped_network_refuses_inputs_of_parts(small_run, tmp_path):
