@@ -225,8 +225,8 @@ def _start_in_file(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Read the first values of all parameters and buffers from a file; return them with remarks."""
     in_files = network.state_dict()
-    entries = (*layout.entries, *layout.common)
-    return read_start(init, {e.name: in_files[e.name] for e in entries if e.name in in_files}, skip)
+    names = [*(entry.name for entry in layout.entries), *(entry.name for entry in layout.common)]
+    return read_start(init, {name: in_files[name] for name in names if name in in_files}, skip)
 
 
 def run_seed() -> int:

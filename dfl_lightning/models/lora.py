@@ -98,7 +98,7 @@ class LoRA(Network):
         return built.features, built.head
 
     def read_categories(self, categories: tuple[int, ...]) -> None:
-        """Hand on which columns of the data are categorical."""
+        """Pass the categorical columns of the data to the network."""
         for plain in self._plain:
             plain.read_categories(categories)
 
@@ -109,7 +109,7 @@ class LoRA(Network):
             if new:
                 self.network = copy.deepcopy(self._plain[0]).build(input_shape, num_classes)
                 self.input_shape, self.num_classes = self.network.input_shape, self.network.num_classes
-                self.__class__ = _OfMany
+                self.__class__ = _OfMany  # type: ignore[assignment]
         else:
             super().build(input_shape, num_classes)
         if new:
@@ -175,7 +175,7 @@ class LoRA(Network):
 class _OfMany(LoRA):
     """A network with adapters whose inputs have several parts; torch.fx cannot trace its forward pass."""
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:  # type: ignore[override]
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the outputs of the adapted network."""
         return self.network(*inputs, **named)
 

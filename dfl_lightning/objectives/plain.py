@@ -23,7 +23,7 @@ class Plain(Objective):
 
     stackable = True
     recordable = True
-    recorded_as = "plain descent"
+    recorded_as: str | None = "plain descent"
     supports_clock = True
 
     def __init__(self, personal_epochs: int | None = None) -> None:

@@ -49,7 +49,7 @@ def test_only_factors_and_what_is_named_are_trained(factors, names):
     assert list(adapters_of(network)) == ["features.fc1", "features.fc2"]
 
 
-def test_a_shipped_network_has_the_values_that_it_has_without_adapters():
+def test_fresh_adapters_leave_a_shipped_networks_values():
     """The seed draws the network first, and then the adapters; another seed draws all of it again."""
     network = LoRA(MLP(hidden=[7]), rank=2, targets=["features.fc1"])
     network.draw((1, 4, 4), 3, seed=5)

@@ -65,7 +65,7 @@ aggregation: SampleWeighted
 
 @pytest.mark.hf
 @pytest.mark.slow  # three processes that import transformers
-def test_a_killed_bert_on_five_authors_resumes_with_the_same_bits(tmp_path, monkeypatch):
+def test_killed_bert_on_five_authors_resumes_bit_exactly(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "authors.py").write_text(AUTHORS)
     (tmp_path / "bert.yaml").write_text(BERT)
@@ -172,7 +172,7 @@ has_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="
         pytest.param(Rows, Digits, None, "LSTM", id="LSTM"),
     ],
 )
-def test_a_users_network_trains_in_the_engine_that_its_layers_allow(tmp_path, network, data, engine, reason):
+def test_users_network_trains_in_the_engine_of_its_layers(tmp_path, network, data, engine, reason):
     trainer = fit(tmp_path, network, data(num_clients=4, samples_per_client=40))
     used = trainer.lightning_module.engine
     assert (engine or used.name) == used.name, used.reason

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from dfl_lightning.bank.layout import Entry, Layout
 from dfl_lightning.bank.references import References
@@ -51,7 +50,7 @@ class ProductError(Monitor):
             return
         lengths, errors = torch.zeros(2, len(receivers), dtype=torch.float64)
         mine = torch.nonzero(bank.ranks.at_home(receivers)).squeeze(1)
-        means: dict[int, list[list[Tensor]]] = {int(job): [[0.0, 0.0, 0.0] for _ in pairs] for job in mine}  # type: ignore[misc]
+        means: dict[int, list[list[Any]]] = {int(job): [[0.0, 0.0, 0.0] for _ in pairs] for job in mine}
         for weights, name in mixed_terms(round, round.weights, where) if pairs else []:
             local = weights.take(mine)
             nodes, places = local.rows.unique(return_inverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +90,7 @@ def add_adapter(layer: nn.Module, name: str, rank: int, alpha: float) -> None:
 
 def adapters_of(network: nn.Module) -> dict[str, nn.Module]:
     """Return the layers with adapters, by name."""
-    return {name: layer for name, layer in network.named_modules() if isinstance(layer, Adapter)}
+    return {name: cast("nn.Module", layer) for name, layer in network.named_modules() if isinstance(layer, Adapter)}
 
 
 def _is_conv1d(layer: nn.Module) -> bool:

@@ -96,7 +96,7 @@ def ffa_lora(weight, bias, a, b, scale, x, y, graph, active, lr) -> Found:
 
 
 def fedsa_lora(weight, bias, a, b, scale, x, y, graph, active, lr) -> Found:
-    """Run joint training of both factors, of which B is personal."""
+    """Run joint training of both factors; B is personal."""
     run = _Run(weight, bias, a, b, scale, x, y, graph, active, lr, FedPer(), shared=["*lora_A"])
     run.go()
     return {"a": run.a, "b": run.b}

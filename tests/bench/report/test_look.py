@@ -1,4 +1,4 @@
-"""What is seen: colours that stay from page to page, tables that fit or say that they go on, no empty columns."""
+"""The look of pages: constant colours, tables that fit or show that they are cut, no empty columns."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_matrices_share_one_scale(runs):
     assert report.similarities(read_run(runs[0])).to_dict()["encoding"]["color"]["scale"]["domain"] != alike[0]
 
 
-def test_the_page_of_one_run_has_its_settings_and_no_column_of_dashes(runs):
+def test_page_of_one_run_has_settings_and_no_dashes(runs):
     text = page(find_methods([read_run(runs[0])]))
     table = re.search(r"<table class='verdict'>(.*?)</table>", text, re.DOTALL)[1]
     assert "to the best" not in table
@@ -92,7 +92,7 @@ MISMATCHED = """() => [...document.querySelectorAll("button[aria-label], summary
   .map((part) => part.outerHTML)"""
 
 
-def test_sentences_and_tables_fit_on_tablets_and_labels_have_their_words(runs, tmp_path, open_page, redrawn):
+def test_sentences_tables_and_labels_fit_on_tablets(runs, tmp_path, open_page, redrawn):
     seen = open_page(write_report(runs, tmp_path / "page.html"), 1024, everything=False)
     for width in (1024, 768, 900):
         seen.page.set_viewport_size({"width": width, "height": 900})

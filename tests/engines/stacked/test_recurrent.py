@@ -150,7 +150,7 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=lambda engine: engine.name)
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
-def test_a_round_is_that_of_plain_modules_with_a_dropout_layer_between(federation, make_data, naive, engine, kind):
+def test_round_equals_plain_modules_with_dropout_between_layers(federation, make_data, naive, engine, kind):
     torch.manual_seed(0)
     data = make_data((9, 4, 14), (STEPS, NUMBERS))
     f = federation(network=Twice(kind, apart=False), data=data, engine=engine)
@@ -160,7 +160,7 @@ def test_a_round_is_that_of_plain_modules_with_a_dropout_layer_between(federatio
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_a_round_in_float32_client_by_client_is_that_of_the_loop_engine(federation, make_data, form, kind):
+def test_round_in_float32_client_by_client_equals_the_loop_engine(federation, make_data, form, kind):
     torch.manual_seed(0)
     trained, data = [], make_data((9, 4, 14), (STEPS, NUMBERS))
     network = Twice(kind, apart=False)
@@ -181,7 +181,7 @@ def test_auto_stacks_a_recurrent_network_and_counts_its_steps(federation, make_d
     assert type(f.engine) is StackedEngine
     cost = f.engine.cost
     assert cost.operations == STEPS * 2 * (3 * 16 + 4 * 16) + 2 * 4 * 3
-    gates_and_states = STEPS * (16 + 16)  # Gates of the inputs; gates, or as many numbers of which states are a part.
+    gates_and_states = STEPS * (16 + 16)  # Gates of the inputs, and as many numbers that include the states.
     assert cost.activations == STEPS * 3 + gates_and_states + STEPS * 4 + 4 + 3  # The last step counts again.
     assert cost.calls == 4 + STEPS  # The layer, its first result, the last step of it, the linear layer; the steps.
 

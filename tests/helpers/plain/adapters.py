@@ -8,7 +8,7 @@ from plain.neighbours import ACTIVE, ALL, CYCLE, DATA, RATE, STAR, metropolis
 
 
 def gradients(weight, bias, a, b, scale, x, y):
-    """Of the mean cross-entropy of softmax((W + scale B A) x + c), for A and for B."""
+    """Return the gradients of the mean cross-entropy of softmax((W + scale B A) x + c), for A and for B."""
     p = softmax(x @ (weight + scale * b @ a).T + bias)
     p[np.arange(len(y)), y] -= 1
     whole = scale * p.T @ x / len(y)  # of W + scale B A, times the scale

@@ -83,7 +83,7 @@ def one_by_one(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     indices = [index for index, leaf in enumerate(leaves) if _is_activation(leaf)]
     clients = leaves[indices[0]].clients
 
-    constants: list[Any] = []  # Results that are no tensors, such as None, which vmap does not return.
+    constants: list[Any] = []  # Results other than tensors, such as None, which vmap does not return.
 
     def call(*tensors: Tensor) -> Any:
         filled = list(leaves)

@@ -1,4 +1,4 @@
-"""Whom each client chose, round by round: of its own ground-truth cluster, of others, and no longer."""
+"""The choices of each client, round by round: of its own ground-truth cluster, of others, and no longer."""
 
 from __future__ import annotations
 
