@@ -165,6 +165,10 @@ TASKS = {
     "multilabel": ["--data.num_clients", "5", "--data.samples_per_client", "40", "--selection.stage_one", "1"],
     "tabular": ["--data.num_clients", "5", "--data.samples_per_client", "40"],
     "text": ["--data.num_clients", "5", "--data.most", "300", "--model.network.width", "8"],
+    **{
+        config: ["--data.num_clients", "5", "--data.most", "300", "--model.network.base.width", "8"]
+        for config in ("lora_gossip", "ffa_lora", "fedsa_lora", "adf_lora")
+    },
     "forecast": [
         *("--data.num_clients", "6", "--data.stride", "6", "--data.val_fraction", "0.2"),
         *("--model.network.channels", "[4]"),

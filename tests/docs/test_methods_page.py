@@ -37,6 +37,14 @@ SMALL = (
     f"--data.num_clients {CLIENTS} --model.network.hidden [{HIDDEN}] --model.local_epochs 1 --model.finetune_epochs 0 "
     "--trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.enable_checkpointing false"
 )
+ADAPTERS = {"lora_gossip": "AB", "ffa_lora": "B", "fedsa_lora": "A", "adf_lora": "AB"}
+"""The factors that a message has."""
+RANK = 4
+FACTORS = {"A": RANK * 64, "B": HIDDEN * RANK}
+ADAPTED = (
+    f"--data Digits --model.network.base MLP --model.network.base.hidden [{HIDDEN}] --model.network.rank {RANK} "
+    "--model.network.targets [features.*]"
+)
 STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and which of the cell's formulas is theirs
     "panm_grad": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
     "panm_loss": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
@@ -67,7 +75,8 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     name = command.partition(" ")[0]
     more, kinds = STAGES.get(name, ("", [0, 0]))
-    words = f"--config {command} {SMALL} {more} --trainer.max_rounds {len(kinds)}"
+    small = SMALL.replace(f"--model.network.hidden [{HIDDEN}]", ADAPTED) if name in ADAPTERS else SMALL
+    words = f"--config {command} {small} {more} --trainer.max_rounds {len(kinds)}"
     assert run("fit", [*words.split(), "--trainer.check_val_every_n_epoch", str(len(kinds))]) == 0, capsys.readouterr()
     (folder,) = tmp_path.glob("runs/*/*")
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -76,6 +85,8 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
     assert {re.sub(r"server_\d", "server_0", column) for row in metrics for column in row} <= COLUMNS
     *_, models_cell, parts_cell, kept_cell = ROWS[command]
     exchanged = numbers_of_a_model(config)
+    if name in ADAPTERS:
+        exchanged = sum(FACTORS[factor] for factor in ADAPTERS[name]) + HIDDEN * 10 + 10
     assert len(kept_row_sets(config)) == sum(map(int, re.findall(r"(\d+) model", kept_cell)))
     for index, (row, kind) in enumerate(zip(metrics, kinds, strict=True)):
         values = symbols(config, folder, metrics, index)

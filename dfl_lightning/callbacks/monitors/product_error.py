@@ -51,7 +51,8 @@ class ProductError(Monitor):
         lengths, errors = torch.zeros(2, len(receivers), dtype=torch.float64)
         mine = torch.nonzero(bank.ranks.at_home(receivers)).squeeze(1)
         means: dict[int, list[list[Any]]] = {int(job): [[0.0, 0.0, 0.0] for _ in pairs] for job in mine}
-        for weights, name in mixed_terms(round, round.weights, where) if pairs else []:
+        terms = round.received_terms(mixed_terms(round, round.weights, where), receivers) if pairs else []
+        for weights, name in terms:
             local = weights.take(mine)
             nodes, places = local.rows.unique(return_inverse=True)
             models = References.rows(name, nodes)

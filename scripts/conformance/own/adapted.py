@@ -39,7 +39,7 @@ class _Run:
         objective: Objective,
         rounds=1,
         factors="both",
-        **model,
+        **more,
     ) -> None:
         classes, inputs = weight.shape
         rank = b.shape[2]
@@ -62,7 +62,7 @@ class _Run:
             active=active,
             rounds=rounds,
             network=network,
-            **model,
+            **more,
         )
         self._rounds = rounds
 

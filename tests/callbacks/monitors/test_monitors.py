@@ -119,6 +119,7 @@ def test_every_shipped_monitor_is_tested_in_this_folder():
             callbacks.SimulatedTime,
         ),  # test_costs
         *(callbacks.ConsensusDistance, callbacks.MergedModel),  # test_consensus
+        callbacks.ProductError,  # test_product_error
     }
 
 
