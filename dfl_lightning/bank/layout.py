@@ -95,7 +95,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Common:
+class CommonTensor:
     """One parameter or buffer that is the same for all clients, and has no columns."""
 
     name: str
@@ -148,7 +148,7 @@ class Layout:
             entries.append(Entry(name, tensor.shape, at, at + tensor.numel(), tensor.dtype, is_buffer, not is_buffer))
             at += tensor.numel()
         self.entries = tuple(entries)
-        self.common = tuple(Common(name, t.shape, t.dtype, b) for name, t, b in everything if name in same)
+        self.common = tuple(CommonTensor(name, t.shape, t.dtype, b) for name, t, b in everything if name in same)
         self.base = {name: t.detach() for name, t, _ in everything if name in same}
         self.base_hash = ""
         self.width = at
@@ -308,7 +308,7 @@ class Layout:
                     f"{now} now; set requires_grad before the run, or begin another one with a new DFLModule"
                 )
 
-    def _checked(self, e: Entry | Common, values: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    def _checked(self, e: Entry | CommonTensor, values: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """Return the value of an entry, whose numbers `dtype` and the network can represent."""
         if e.name not in values:
             raise UserError(f"the file has no '{e.name}'; it holds another network's parameters")

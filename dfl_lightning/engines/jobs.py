@@ -12,7 +12,7 @@ from dfl_lightning.engines.draws import Draws
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
-from dfl_lightning.engines.own_training import OwnTraining
+from dfl_lightning.engines.optimizing.own_training import OwnTraining
 
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""

@@ -17,7 +17,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizing.optimizer_memory import OptimizerMemory
 from dfl_lightning.engines.optimizing.optimizers import ClientOptimizer
-from dfl_lightning.engines.own_training import OwnTraining
+from dfl_lightning.engines.optimizing.own_training import OwnTraining
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.run.horizon import Horizon, calling
 from dfl_lightning.tasks import Classification, Task

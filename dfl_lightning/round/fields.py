@@ -12,7 +12,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
-from dfl_lightning.engines.own_training import OwnTraining
+from dfl_lightning.engines.optimizing.own_training import OwnTraining
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.federation import Federation
 from dfl_lightning.round.ledger import Ledger

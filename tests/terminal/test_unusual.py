@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
-from dfl_lightning.bank.layout import Columns, Common, Layout
+from dfl_lightning.bank.layout import Columns, CommonTensor, Layout
 from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
 from dfl_lightning.terminal.banner import notes
@@ -149,7 +149,7 @@ def test_frozen_batch_norms_are_mentioned(said):
 def test_a_large_network_without_frozen_parameters_is_told_its_cost():
     network = nn.Linear(5_000, 4_000, bias=False, device="meta")
     whole, half = Layout.__new__(Layout), Layout.__new__(Layout)
-    for layout, common in ((whole, ()), (half, (Common("more", torch.Size([3]), torch.float32, False),))):
+    for layout, common in ((whole, ()), (half, (CommonTensor("more", torch.Size([3]), torch.float32, False),))):
         layout.common, layout.num_parameters, layout.shared = common, 20_000_000, Columns([(0, 20_000_000)])
     (note,) = frozen_remarks(network, whole, clients=10)
     assert note.startswith(

@@ -78,6 +78,10 @@ def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor, Parts | Non
 def length_of(dataset: Dataset, name: str) -> int:
     """Return the number of items of a map-style data set.
 
+    Args:
+        dataset: the data set.
+        name: its name in messages.
+
     Raises:
         UserError: it has no length, or no items.
     """

@@ -16,8 +16,7 @@ from dfl_lightning.bench.report.page import assemble
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
 from dfl_lightning.bench.report.page.settings import Head
-from dfl_lightning.bench.report.page.tables import Content, LineStyle
-from dfl_lightning.bench.report.page.tables import Head as VerdictHead
+from dfl_lightning.bench.report.page.tables import ColumnHead, Content, LineStyle
 from dfl_lightning.bench.report.page.templates.filling import fill
 
 HOSTILE = """<script>hostile()</script>'" onhostile='x' y=" {{ 7*7 }} {% endfor %} & &amp; """
@@ -177,7 +176,7 @@ VALUES = {
     "verdict_table.html": lambda new: {
         "caption": new(),
         "label": new(),
-        "heads": [VerdictHead("seeds", new(), new())],
+        "heads": [ColumnHead("seeds", new(), new())],
         "has_dots": True,
         "rows": [verdict_row(new, is_aside) for is_aside in (True, False)],
     },

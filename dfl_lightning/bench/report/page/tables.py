@@ -60,7 +60,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Head:
+class ColumnHead:
     """The head of a column of the verdict's table.
 
     Attributes:
@@ -75,14 +75,14 @@ class Head:
 
 
 _HEADS = (
-    Head("score", "test {score}", "{percent}last round"),
-    Head("worst", "worst tenth", "of the clients{per_cent}"),
-    Head("best", "to the best", "{points}"),
-    Head("local", "over training alone", "{points}"),
-    Head("received", "received", "MB a client"),
-    Head("models", "models", "received a round"),
-    Head("seconds", "rounds took", "seconds"),
-    Head("seeds", "seeds", ""),
+    ColumnHead("score", "test {score}", "{percent}last round"),
+    ColumnHead("worst", "worst tenth", "of the clients{per_cent}"),
+    ColumnHead("best", "to the best", "{points}"),
+    ColumnHead("local", "over training alone", "{points}"),
+    ColumnHead("received", "received", "MB a client"),
+    ColumnHead("models", "models", "received a round"),
+    ColumnHead("seconds", "rounds took", "seconds"),
+    ColumnHead("seeds", "seeds", ""),
 )
 """Columns of the verdict's table; those without any value are left out."""
 
@@ -124,11 +124,11 @@ def verdict_table(
     )
 
 
-def _head_of(head: Head, score: Score) -> Head:
+def _head_of(head: ColumnHead, score: Score) -> ColumnHead:
     """Return a head with the name and the units of a score."""
     units = {"percent": "%, " if score.percent else "", "per_cent": ", %" if score.percent else ""}
     units["points"] = "points" if score.percent else score.label
-    return Head(head.name, head.words.format(score=score.label), head.unit.format(**units))
+    return ColumnHead(head.name, head.words.format(score=score.label), head.unit.format(**units))
 
 
 def key(method: str, colours: dict[str, int]) -> LineStyle:

@@ -18,7 +18,7 @@ LEAST = 2
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """Methods that differ in one setting only.
 
     Attributes:
@@ -43,7 +43,7 @@ class Grid:
     methods: dict[tuple[float, float], Method]
 
 
-def sweeps(methods: Sequence[Method]) -> dict[str, list[Line]]:
+def sweeps(methods: Sequence[Method]) -> dict[str, list[SweepLine]]:
     """Find the numeric settings over which methods of a task were swept, and the lines of each.
 
     A line has two values or more; methods without such a partner are in no line.
@@ -65,7 +65,7 @@ def sweeps(methods: Sequence[Method]) -> dict[str, list[Line]]:
         kept = [dict(sorted(group.items())) for group in groups.values() if _is_line(group)]
         if kept:
             names = _names([next(iter(group.values())) for group in kept], numbers, [setting])
-            found[setting] = [Line(name, group) for name, group in zip(names, kept, strict=True)]
+            found[setting] = [SweepLine(name, group) for name, group in zip(names, kept, strict=True)]
     return found
 
 
