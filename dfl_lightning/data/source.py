@@ -47,9 +47,9 @@ class Source:
     Attributes:
         name: name of the data set in the banner and in split files.
         images: inputs of the training samples, uint8 or float [N, ...]; usually [N, C, H, W] for images.
-        labels: targets of the training samples: classes, int64 [N]; lines of tokens, int64 [N, T], in which -1 is
-            ignored; floating-point numbers [N] or [N, d] of a regression, stored as [N, d]; numbers of a forecast and
-            the scale of each, [N, 2, d]; or labels, bool [N, L].
+        labels: targets of the training samples: classes, int64 [N], of images also [N, 1]; lines of tokens, int64
+            [N, T], in which -1 is ignored; floating-point numbers [N] or [N, d] of a regression, stored as [N, d];
+            numbers of a forecast and the scale of each, [N, 2, d]; or labels, bool [N, L].
         num_classes: number of classes C; 0 if the targets are not classes.
         test_images: inputs of the official test set, [T, ...] of the same shape and dtype, or None.
         test_labels: targets of the official test set, or None.
@@ -119,8 +119,11 @@ class Source:
                         f"{len(self.writer_names)}; name every writer"
                     )
         for attribute in ("labels", "test_labels"):  # integers of any dtype are classes, and other code expects int64
-            if (numbers := getattr(self, attribute)) is not None and numbers.dtype in _WHOLE:
-                object.__setattr__(self, attribute, numbers.long())
+            numbers = getattr(self, attribute)
+            if numbers is not None and numbers.dtype in _WHOLE:
+                object.__setattr__(self, attribute, numbers := numbers.long())
+            if numbers is not None and numbers.dtype == torch.int64 and numbers.shape[1:] == (1,) and self.of_images:
+                object.__setattr__(self, attribute, numbers.squeeze(1))
         for classes, images in ((self.labels, self.images), (self.test_labels, self.test_images)):
             if classes is not None and images is not None:
                 self._check_targets(classes, len(images))
@@ -171,7 +174,8 @@ class Source:
     def _check_labels(self, labels: Tensor, images: int) -> None:
         if labels.dtype != torch.int64:
             raise UserError(f"data {self.name}: labels are {labels.dtype}; give the numbers of classes as torch.int64")
-        are_lines = labels.dim() == 2 and len(labels) == images  # lines of tokens, in which -1 is ignored
+        # Lines of tokens, in which -1 is ignored.
+        are_lines = labels.dim() == 2 and len(labels) == images and not self.of_images
         if labels.shape != (images,) and not are_lines:
             raise UserError(
                 f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} samples; give one for each"
@@ -184,6 +188,11 @@ class Source:
                 f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
                 f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
             )
+
+    @property
+    def of_images(self) -> bool:
+        """True if the inputs are images [N, C, H, W] or have more dimensions, and no lines of tokens."""
+        return self.images.dim() > 3
 
     @property
     def has_classes(self) -> bool:

@@ -100,6 +100,15 @@ def test_each_image_has_one_label():
         Source("Mine", torch.zeros(3, 2), torch.zeros(3, 1, 1, dtype=torch.int64), 3)
 
 
+def test_a_column_of_classes_of_images_is_one_label_each():
+    labels = torch.tensor([[0], [2], [1]])
+    source = Source("Mine", torch.zeros(3, 1, 2, 2), labels, 3, torch.zeros(3, 1, 2, 2), labels.int())
+    assert source.labels.tolist() == source.test_labels.tolist() == [0, 2, 1]
+    assert Source("Lines", torch.zeros(3, 1), labels, 3).labels.shape == (3, 1)
+    with pytest.raises(UserError, match=r"labels of shape \(3, 2\) for 3 samples; give one for each"):
+        Source("Mine", torch.zeros(3, 1, 2, 2), torch.zeros(3, 2, dtype=torch.int64), 3)
+
+
 @pytest.mark.parametrize("numbers", [[1e200] * 4, [0, 1e308, 1e308, 1e308], [0, 1e160, 0, -1e160]])
 def test_an_overflowing_deviation_gives_a_nan_scale(numbers):
     images = torch.tensor(numbers, dtype=torch.float64)[:, None]

@@ -14,6 +14,7 @@ from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References
+from dfl_lightning.data.augment import EachSample
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.gpu.autotune import StepTimer
@@ -422,6 +423,13 @@ def test_several_answers_per_sample_prevent_recording(federation, monkeypatch):
     )  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
     assert "several targets for each sample" in obstacle(f.engine._context, f.data.images[:2])
+
+
+def test_an_augmentation_on_the_cpu_prevents_recording(federation, make_data):
+    data = make_data((6, 6))
+    data.augment = EachSample(torch.neg)
+    f = federation(data=data, batch_size=2)
+    assert obstacle(f.engine._context, data.images[:2]).startswith("data.augment is a function of one sample")
 
 
 def test_few_buckets_cover_all_clients():
