@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from dfl_lightning.callbacks import base as families
 from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.io import RoundCheckpoint
+from dfl_lightning.data.readers.arrays import is_frame
 from dfl_lightning.objectives import Plain
 from dfl_lightning.runs.traffic import ProcessTraffic
 from dfl_lightning.utils.code.constructor_arguments import arguments_of, assigned_to
@@ -59,6 +60,8 @@ class Writer:
             return {str(key): self.write(inner, f"{name}.{key}") for key, inner in value.items()}
         if isinstance(value, torch.Tensor | np.ndarray):
             return self._array(value, name)
+        if is_frame(value):
+            return self._frame(value, name)
         if isinstance(value, list | tuple):
             return [self.write(inner, f"{name}.{index}") for index, inner in enumerate(value)]
         if isinstance(value, functools.partial) and isinstance(value.func, type) and not value.args:
@@ -96,6 +99,12 @@ class Writer:
             return self.unknown[name]
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]
         self.not_makeable[name] = words = f"array {array.dtype} {list(array.shape)} {digest}"
+        return words
+
+    def _frame(self, value: Any, name: str) -> str:
+        """Name a data frame by its shape and a digest, since its own text shows the first rows of a user's data."""
+        digest = hashlib.sha256(value.to_csv().encode()).hexdigest()[:16]
+        self.not_makeable[name] = words = f"data frame {list(value.shape)} {digest}"
         return words
 
 

@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from dfl_lightning import UserError
 from dfl_lightning.data import Series, Vectors
+from dfl_lightning.runs.python_config import Writer
 
 ROWS = [("north", 1.5, 5.0, 10.0), ("south", 2.0, 6.0, 20.0), ("north", 3.0, 5.0, 60.0), ("south", 4.0, 8.0, 30.0)]
 
@@ -314,6 +315,18 @@ def test_a_data_frame_is_read_like_its_file(tmp_path):
     frame.columns = ["price"] * 7
     with pytest.raises(UserError, match="has 7 columns 'price'"):
         Vectors(frame, target="price").load()
+
+
+def test_a_config_names_a_data_frame_without_its_content():
+    pandas = pytest.importorskip("pandas")
+    texts = []
+    for age in (41.25, 41.25, 41.5):
+        writer = Writer()
+        texts.append(writer.write(pandas.DataFrame({"age": [age]}), "data.file"))
+        assert writer.not_makeable == {"data.file": texts[-1]}
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0].startswith("data frame [1, 1] ")
+    assert "41.25" not in texts[0]
 
 
 def test_pandas_and_the_reader_agree_on_what_is_missing(tmp_path):
