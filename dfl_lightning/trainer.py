@@ -128,11 +128,7 @@ class DFLTrainer(ClientEvaluations):
         self.precision_of_rows = lightnings.precision_of_rows(precision)
         self.clip_norm, self.clip_value = lightnings.clipping(gradient_clip_val, gradient_clip_algorithm)
         _check_numbers(engine, process_timeout, cohorts, checkpoint_every)
-        if log_clients and not logger:
-            raise UserError(
-                "trainer.log_clients=true sends numbers to loggers, and there is none; set trainer.logger true"
-            )
-        self.log_clients = log_clients
+        self.log_clients = lightnings.logs_clients(log_clients, bool(logger))
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
         self.keep_comparisons = keep_comparisons

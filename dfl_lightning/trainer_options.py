@@ -158,6 +158,17 @@ def is_quick(fast_dev_run: bool | int) -> bool:
     return bool(fast_dev_run)
 
 
+def logs_clients(wanted: bool, has_loggers: bool) -> bool:
+    """Return True if each client's numbers go to loggers.
+
+    Raises:
+        UserError: there are no loggers.
+    """
+    if wanted and not has_loggers:
+        raise UserError("trainer.log_clients=true sends numbers to loggers, and there is none; set trainer.logger true")
+    return wanted
+
+
 def precision_of_rows(precision: str | int) -> str:
     """Return the full name of a precision: `32-true`, `tf32`, `64-true` or `bf16-mixed`.
 

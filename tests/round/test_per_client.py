@@ -63,8 +63,15 @@ def plain(module, make, rates, epochs, schedule=lambda round: 1.0, rounds=3):
     return torch.cat([value.detach().reshape(-1) for value in mean])
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("make", [SGD, ADAM], ids=["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("engine", "make"),
+    [
+        pytest.param("loop", SGD, id="loop, sgd"),
+        pytest.param("stacked", ADAM, id="stacked, adamw"),
+        pytest.param("loop", ADAM, id="loop, adamw", marks=pytest.mark.slow),
+        pytest.param("stacked", SGD, id="stacked, sgd", marks=pytest.mark.slow),
+    ],
+)
 def test_rates_and_epochs_are_those_of_a_plain_loop(engine, make, tmp_path):
     numbers = {"lr": list(RATES), "local_epochs": list(EPOCHS)}
     halved = {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)}
@@ -75,7 +82,7 @@ def test_rates_and_epochs_are_those_of_a_plain_loop(engine, make, tmp_path):
     assert (expected - without).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("engine", "kept"), [("loop", False), ("stacked", True)])
+@pytest.mark.parametrize(("engine", "kept"), [("stacked", True), pytest.param("loop", False, marks=pytest.mark.slow)])
 def test_each_client_equals_a_run_with_its_numbers(engine, kept, tmp_path):
     alone = [cb.Gossip(k=0), cb.Uniform()]
     options = {"batch_size": 4, "keep_optimizer": kept, "trainer": {"engine": engine, "max_rounds": 2}}
@@ -280,6 +287,26 @@ def test_simulated_time_counts_each_clients_epochs(tmp_path):
     sizes = module.federation.data.sizes("train").tolist()
     slowest = max(size * epochs for size, epochs in zip(sizes, EPOCHS, strict=True))
     assert module.trainer.run.metrics["simulated_seconds"].tolist() == [pytest.approx(slowest)]
+
+
+def test_asynchronous_clients_train_with_their_own_numbers(tmp_path):
+    clock = [cb.Gossip(k=0), cb.Uniform(), cb.Asynchronous(speed=1.0, every=50.0)]
+    numbers = {"lr": list(RATES), "local_epochs": [1, 3, 1, 2, 1]}
+    module = fit(tmp_path, numbers, clock, {"max_rounds": 1})
+    trained, sizes = clock[2].trainings.tolist(), module.federation.data.sizes("train").tolist()
+    assert trained == [50 // (size * epochs) for size, epochs in zip(sizes, numbers["local_epochs"], strict=True)]
+    data, client = module.federation.data, 3
+    model, x, y = copy.deepcopy(network()).double(), data.images.double() * data.scale + data.shift, data.labels
+    for _ in range(trained[client]):
+        optimizer = SGD(model.parameters(), lr=RATES[client])
+        for _ in range(numbers["local_epochs"][client]):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[data.train[client]]), y[data.train[client]]).backward()
+            optimizer.step()
+    expected = torch.cat([value.detach().reshape(-1) for value in model.parameters()])
+    torch.testing.assert_close(models_of(module)[client], expected, rtol=1e-9, atol=1e-12)
+    with pytest.raises(UserError, match=r"client 4 does not train \(model.per_client\)"):
+        fit(tmp_path, {"local_epochs": list(EPOCHS)}, [cb.Gossip(), cb.Uniform(), cb.Asynchronous(speed=1.0)])
 
 
 def test_a_policys_own_length_comes_first(tmp_path):

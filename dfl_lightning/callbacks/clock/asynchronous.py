@@ -81,11 +81,17 @@ class Asynchronous(Clock):
         """Set devices, the duration of each client's training, and the span of a round.
 
         Raises:
-            UserError: a client has no training data, or there is a substitution or a second clock.
+            UserError: a client has no training data or does not train, or there is a substitution or a second clock.
         """
         empty = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
         if empty:
             raise UserError(f"clock Asynchronous: client {empty[0]} has no training data, so it would never finish")
+        idle = [client for client, length in enumerate(federation.local.durations or ()) if length.is_empty]
+        if idle:
+            raise UserError(
+                f"clock Asynchronous: client {idle[0]} does not train (model.per_client), so it would finish again "
+                "and again in no time; give it 1 epoch or more"
+            )
         if federation.policy(Substitution) is not None:
             raise UserError(
                 "clock Asynchronous mixes the last model of a client that dropped out; use --substitution null"
