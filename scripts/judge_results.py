@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dfl_lightning.bench.stats.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.bench.stats.statistics import Overall, over_columns
+from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.tables.formats import signed
 from dfl_lightning.bench.study.tables.measure import Measure
 from dfl_lightning.bench.study.tables.received import HEADING
@@ -124,7 +125,7 @@ def _page(page: str, lines: Lines, compared: dict[str, Comparable], rivals: dict
     between, rest = rest.split("| column | best − row |", 1)
     _, rest = rest.split("\n", 1)
     _, rest = _block(rest, "|")
-    gap, rest = re.match(r"(\s*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    gap, rest = re.match(r"(\s*(?:</details>\s*)?)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     notes, rest = _notes(rest)
     percent = {column: _is_percent(column, columns, table[1:], lines) for column in columns}
     return "".join(
@@ -151,7 +152,8 @@ def _is_percent(column: str, columns: list[str], table: list[str], lines: Lines)
     for line in table:
         row, *texts = (cell.strip() for cell in line.strip().strip("|").split("|"))
         numbers = lines[row, column]
-        said = f"{float(numbers['mean']):.2f} ± {float(numbers['sd']):.2f}" if numbers["mean"] else ""
+        sd = float(numbers["sd"] or "nan")
+        said = f"{float(numbers['mean']):.2f} ± {spread_in_words(sd, f'{sd:.2f}')}" if numbers["mean"] else ""
         if said not in texts[columns.index(column)]:
             return False
     return True

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dfl_lightning.cli.help.screens import version_line
 from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.utils.errors import UserError, nearest, one_line
 from dfl_lightning.utils.wrapping import for_terminal
-
-_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)")
-"""The message of argparse about a word that is none of its choices."""
 
 
 class OneSentenceParser(argparse.ArgumentParser):
@@ -28,11 +24,14 @@ class OneSentenceParser(argparse.ArgumentParser):
         Raises:
             UserError: always.
         """
-        choice = _CHOICE.search(message)
-        if choice is not None:
-            near = nearest(choice["word"], re.findall(r"[\w.-]+", choice["choices"]))
-            message = message.replace(f"'{choice['word']}'", f"'{choice['word']}'{near}", 1)
         raise UserError(f"{message}; {self.prog} --help shows what it takes")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise for a word that is none of an argument's choices, and suggest the nearest one."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            words = f"invalid choice: '{value}'{nearest(str(value), choices)} (choose from {', '.join(choices)})"
+            raise argparse.ArgumentError(action, words)
 
     def add_version(self) -> None:
         """Add the option `--version`."""
