@@ -146,6 +146,6 @@ def test_dot_of_gains_is_the_mean_of_its_clients():
 
     rows = [{"method": "A", "seed": 0, "client": c, "gain": gain} for c, gain in enumerate((-22.2, 3.4, 2.6))]
     assert _piles(rows, 1.0) == [
-        {"method": "A", "gain": -22.2, "number": 1, "who": "0:0"},
-        {"method": "A", "gain": 3.0, "number": 2, "who": "0:1 0:2"},
+        {"method": "A", "gain": -22.2, "number": 1, "who": "0:0", "clients": "client 0, seed 0"},
+        {"method": "A", "gain": 3.0, "number": 2, "who": "0:1 0:2", "clients": "client 1, seed 0; client 2, seed 0"},
     ]
