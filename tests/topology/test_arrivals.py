@@ -119,6 +119,16 @@ def test_nodes_that_are_away_keep_their_attributes(tmp_path, monkeypatch):
     assert weight_matrix(topology, 1).tolist() == [[0, 0, 0], [0, 0, 2], [0, 2, 0]]
 
 
+def test_a_generator_in_a_sequence_has_all_clients(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("source,target\n0,1\n3,4\n")
+    topology = load_topology({"sequence": [{"graph": "a.csv", "rounds": 1}, {"generator": "cycle_graph"}]}, 6)
+    assert topology.present(0).tolist() == [True, True, False, True, True, False]
+    assert topology.present(1).tolist() == [True] * 6
+    assert topology.labels == ["0", "1", "2", "3", "4", "5"]
+    assert topology.reachable(0).mask.nonzero().tolist() == [[0, 1], [1, 0], [3, 4], [4, 3]]
+
+
 def test_an_attribute_that_no_file_gives_a_node_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.json").write_text(json.dumps({"nodes": [{"id": "a", "budget": 1}], "links": []}))

@@ -94,7 +94,8 @@ def _of_item(number: int, context: Context) -> Context:
 def _with_everyone(items: list[Mapping[str, Any]], context: Context) -> Context:
     """Read the graph files of all items, and return the context with their graphs and all of their nodes.
 
-    A node has the attributes of the first file that gives it any.
+    A node has the attributes of the first file that gives it any. If an item has no file, the clients' ids are nodes
+    too, unless the files have other names.
 
     Raises:
         UserError: a file is not a graph, or the files together do not have a node for each client.
@@ -111,6 +112,11 @@ def _with_everyone(items: list[Mapping[str, Any]], context: Context) -> Context:
             label, given = everyone.setdefault(str(node), (node, {}))
             everyone[str(node)] = label, {**attributes, **given}
             first.setdefault(str(node), number)
+    ids = {str(client): client for client in range(context.num_clients)}
+    if any("graph" not in item for item in items) and everyone.keys() <= ids.keys():
+        is_text = all(isinstance(node, str) for node, _ in everyone.values())
+        for label, client in ids.items():  # the nodes of a generator or a class are all ids
+            everyone.setdefault(label, (label if is_text else client, {}))
     if everyone and len(everyone) != context.num_clients:
         last = max(first, key=lambda label: first[label])
         seen = f"; {brief(last)} is first in item {first[last]}" if first[last] > min(first.values()) else ""
