@@ -164,7 +164,8 @@ def read_text_table(path: Path, data: str, separator: str | None = None) -> RawT
                 f"{what}, line {line + skipped}: {len(row)} values for {len(header)} columns, separated by {word}; "
                 "repair the line, or set data.separator"
             )
-    columns = tuple(np.array([row[i] for row in rows], str) for i in range(len(header)))
+    columns = tuple(np.array(column, str) for column in zip(*rows, strict=True)) if rows else ()
+    columns = columns or tuple(np.array([], str) for _ in header)
     return RawTable(path.name, tuple(header), columns, np.array(lines, np.int64) + skipped, word)
 
 
@@ -209,9 +210,9 @@ def _records(text: str, by: str) -> tuple[list[str], list[list[str]], list[int]]
     rows, lines, end = [], [], 0
     for row in reader:
         begin, end = end + 1, reader.line_num
-        row = [value.strip() for value in row]
-        if any(row):
-            rows.append(row)
+        values = [value.strip() for value in row]
+        if any(values):
+            rows.append(values)
             lines.append(begin)
     return (rows[0], rows[1:], lines[1:]) if rows else ([], [], [])
 
