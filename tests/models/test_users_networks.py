@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from dfl_lightning import DFLModule, DFLTrainer, callbacks, models
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.data import Digits, FromDataset
+from dfl_lightning.models import resnet
 
 AUTHORS = '''
 import inspect
@@ -180,7 +181,8 @@ def test_users_network_trains_in_the_engine_of_its_layers(tmp_path, network, dat
 
 
 @pytest.mark.slow  # a ResNet-18
-def test_fedbn_on_resnet18_keeps_each_clients_norms(tmp_path):
+def test_fedbn_on_resnet18_keeps_each_clients_norms(tmp_path, monkeypatch):
+    monkeypatch.setattr(resnet, "_STAGES", ((64, 1), (64, 2), (64, 2), (64, 1)))  # a twentieth of its parameters
     data = Digits(num_clients=3, samples_per_client=20)
     trainer = fit(tmp_path, lambda: models.ResNet18(norm="batch"), data, personal="norms")
     bank = trainer.lightning_module.bank
