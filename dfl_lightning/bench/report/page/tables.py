@@ -80,7 +80,7 @@ _HEADS = (
     ColumnHead("best", "to the best", "{points}"),
     ColumnHead("local", "over training alone", "{points}"),
     ColumnHead("received", "received", "MB a client"),
-    ColumnHead("models", "models", "received a round"),
+    ColumnHead("models", "models", "a round"),
     ColumnHead("seconds", "rounds took", "seconds"),
     ColumnHead("seeds", "seeds", ""),
 )
