@@ -9,6 +9,7 @@ from game.parts import Network, Toy
 from game.play import Case, Game
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning import trainer_callbacks
 from dfl_lightning.bench.report import over_seeds
 from dfl_lightning.evaluation import reported_models
 from dfl_lightning.module import DFLModule
@@ -91,8 +92,8 @@ class HugeAfter(RoundCallback):
 
 @pytest.mark.filterwarnings("ignore:round 3. training of client 1 diverged")
 def test_tables_give_models_with_nonfinite_loss_no_accuracy(tmp_path, monkeypatch):
-    real = DFLTrainer._complete
-    monkeypatch.setattr(DFLTrainer, "_complete", lambda s, own, *a, **k: real(s, [*own, HugeAfter()], *a, **k))
+    real = trainer_callbacks.completed
+    monkeypatch.setattr(trainer_callbacks, "completed", lambda own, *a, **k: real([*own, HugeAfter()], *a, **k))
     with pytest.warns(
         UserWarning, match="^after 2 rounds: the loss of the model of client 1 is not finite on the val "
     ):
@@ -172,9 +173,9 @@ class BreaksIn(RoundCallback):
 
 
 def breaking(monkeypatch, first, client):
-    real = DFLTrainer._complete
+    real = trainer_callbacks.completed
     monkeypatch.setattr(
-        DFLTrainer, "_complete", lambda self, own, *a, **k: real(self, [*own, BreaksIn(first, client)], *a, **k)
+        trainer_callbacks, "completed", lambda own, *a, **k: real([*own, BreaksIn(first, client)], *a, **k)
     )
 
 

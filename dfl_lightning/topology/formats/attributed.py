@@ -52,7 +52,7 @@ def read_dot(data: bytes) -> GraphRead:
     """
     if importlib.util.find_spec("pydot") is None:
         raise ContradictionError(".dot files are read by the package pydot; install it, or save the graph as .gexf")
-    import pydot  # type: ignore[import-not-found]
+    import pydot
 
     graphs = pydot.graph_from_dot_data(data.decode("utf-8-sig"))
     if not graphs:

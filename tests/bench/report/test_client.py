@@ -314,7 +314,7 @@ def test_clients_without_a_score_are_explained_and_neighbours_complete(tmp_path,
     np.savez(run / "split.npz", **split | {"test_offsets": np.cumsum([0, *sizes]), "test_indices": np.arange(150)})
     seen = open_page(write_report([run]))
     for client, said in (
-        (1, "Client 1 has no test accuracy: its loss or score is not finite."),
+        (1, "Client 1 has no test accuracy: it is undefined on its data, or its loss or score is not finite."),
         (2, "Client 2 has no test data."),
     ):
         seen.page.select_option("#client", str(client))
