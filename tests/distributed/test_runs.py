@@ -139,6 +139,7 @@ class Comers(MovingTopology):
 """
 
 
+@pytest.mark.slow
 def test_graphs_of_a_users_class_agree_in_2_processes(runs, tmp_path):
     """Also with clients that join late, whose neighbours are in the other process."""
     for count in (1, 2):
