@@ -301,7 +301,7 @@ REFUSED = {
     "--print_config=all": "--print_config=all: expected skip_default or skip_unset, or no value",
     "--explain=true": "--explain takes no value; write --explain",
     "--selection+=Gossip": "--selection+: selection does not take a list; write --selection",
-    "--foo.help": "there is no page --foo.help (pages: dropout, outgoing, selection,",
+    "--foo.help": "there is no page --foo.help (pages: clock, dropout, outgoing, selection,",
     "--ckpt_path=": "--ckpt_path needs a value, a run folder or a checkpoint",
     "--trainer.callbacks+=DeviceStatsMonitor --trainer.logger true": "trainer.callbacks DeviceStatsMonitor needs a "
     "logger that is named, for example --trainer.logger CSVLogger --trainer.logger.save_dir logs",
