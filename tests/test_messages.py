@@ -10,6 +10,8 @@ OTHERS = {
     "utils/errors.py": "torch's errors about memory and GPUs have no types",
     "engines/trials/trial.py": "torch's error about BatchNorm and a batch of one has no type",
     "cli/error_messages.py": "refusals of Lightning's and of the parser",
+    "trainer_options.py": "torch's error about a gradient that is NaN has no type",
+    "data/readers/arrays.py": "numpy's refusal of an archive with objects has no type",
 }
 """Files that look into the messages of other libraries, and why."""
 TEXT_OF_AN_ERROR = ("error", "refusal", "why", "sentence", "message", "printed", "said", "stdout", "stderr")

@@ -177,7 +177,7 @@ REFUSED = {
     # configs
     "--config": "--config needs a file or the name of a shipped config; --list names them",
     "--config --explain": "--config needs a file",
-    "--config afnd": "afnd: no such file, and none of that name among the shipped configs; did you mean 'afind'? (shipped: afind,",
+    "--config afnd": "afnd: no such file, and none of that name among the shipped configs; did you mean 'afind'? (shipped: adf_lora, afind,",
     "--config list.yaml": "list.yaml: a config is a mapping of keys such as data, model, selection; this is a list",
     "--config empty.yaml": "empty.yaml: it is empty; a config names at least data and model",
     "--config unclosed.yaml": "unclosed.yaml, line 3: not readable YAML",
@@ -356,7 +356,7 @@ def test_a_mistake_is_answered_by_one_sentence(here, capsys, words):
         ("--data Digits", "model.network is missing; give a config or --model.network"),
         (
             "--model.network.hidden [3]",
-            "no model.network is chosen; name one with --model.network (CNN4, CharLSTM, CharTransformer, FEMNISTCNN, LeNet, MLP, MNISTCNN, PENSCNN, ResNet18, TCN, Tabular)",
+            "no model.network is chosen; name one with --model.network (CNN4, CharLSTM, CharTransformer, FEMNISTCNN, HuggingFace, LeNet, LoRA, MLP, MNISTCNN, PENSCNN, ResNet18, TCN, Tabular)",
         ),
     ],
 )
