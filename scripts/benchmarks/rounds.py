@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import os
 import statistics
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others
@@ -190,11 +192,13 @@ def run_config(
         device: `cpu` or `cuda`.
         **others: further options, with a double underscore for each dot.
     """
+    partition = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["init_args"].get("partition", "IID")
     with tempfile.TemporaryDirectory() as folder, quietly(), _environment_kept():
         options = {
             "config": config,
             "engine": engine,
             "data": "benchmarks.rounds.ClusteredImages",
+            "data.partition": json.dumps(partition),
             "data.num_clients": clients,
             "data.images_per_client": images,
             "model.network": "LeNet",

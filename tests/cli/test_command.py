@@ -63,6 +63,8 @@ def test_every_shipped_config_runs_and_writes_the_documented_files(dfl, name):
         "text_lstm": "--trainer.max_rounds 2 --data.most 700 --model.network.units 8 --model.network.depth 1",
         "forecast": "--trainer.max_rounds 2 --data.stride 4 --model.network.channels [4]",
     }
+    adapters = "--trainer.max_rounds 2 --data.most 700 --model.network.base.width 8 --model.network.base.depth 1"
+    own |= dict.fromkeys(("lora_gossip", "ffa_lora", "fedsa_lora", "adf_lora"), adapters)
     words = f"--config {name} --data.num_clients 10 {own.get(name, '')}"
     done = dfl(words, small=name not in own)
     assert (done.code, done.err) == (0, "")
@@ -161,6 +163,7 @@ def test_saved_keys_are_in_the_order_of_a_method_section(dfl):
         "model",
         "data",
         "topology",
+        "clock",
         "dropout",
         "outgoing",
         "selection",

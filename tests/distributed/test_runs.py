@@ -166,6 +166,7 @@ TASKS = {
     "multilabel": ["--data.num_clients", "5", "--data.samples_per_client", "40", "--selection.stage_one", "1"],
     "tabular": ["--data.num_clients", "5", "--data.samples_per_client", "40"],
     "text": ["--data.num_clients", "5", "--data.most", "300", "--model.network.width", "8"],
+    "text_lstm": ["--data.num_clients", "5", "--data.most", "300", "--model.network.units", "8"],
     **{
         config: ["--data.num_clients", "5", "--data.most", "300", "--model.network.base.width", "8"]
         for config in ("lora_gossip", "ffa_lora", "fedsa_lora", "adf_lora")
