@@ -34,6 +34,8 @@ class Net(nn.Module):
 def notes():
     """Return the state that a process has inherited from its parent or from former work in it."""
     loggers = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    # jsonargparse makes this one when it looks at a type that may be a protocol, which a fork's parser has done.
+    loggers = [one for one in loggers if one.name != "implements_protocol"]
     files = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir() if file.exists()]
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return {

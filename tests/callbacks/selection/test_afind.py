@@ -351,7 +351,7 @@ def test_default_proxy_is_the_last_layer_before_the_head(network, shape, layer, 
 
 
 def test_proxy_layers_of_all_image_networks_are_tested():
-    others = {"CharLSTM", "CharTransformer", "HuggingFace", "TCN", "Tabular"}
+    others = {"CharLSTM", "CharTransformer", "HuggingFace", "LoRA", "TCN", "Tabular"}
     assert {type(network).__name__ for network, *_ in PROXY_LAYERS} == set(shipped_classes("model.network")) - others
 
 
