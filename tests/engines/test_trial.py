@@ -66,7 +66,7 @@ def test_torchs_calls_are_not_watched_in_a_trial(small_run, monkeypatch, choice)
     small_run(
         rounds=1, engine=choice, module={"network": nn.Sequential(Watchers(), nn.Linear(64, 8), nn.Linear(8, 10))}
     ).fit()
-    assert set(Watchers.seen) == {0}
+    assert sum(Watchers.seen) == 1  # in the pass that looks for random draws
 
 
 # --- what works, as by hand -------------------------------------------------------------------------------------------

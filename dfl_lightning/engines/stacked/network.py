@@ -352,7 +352,9 @@ class _Tracer(fx.Tracer):
     """Tracer that does not enter the layers of torch.nn, ours that replace some, layers with adapters, and packing."""
 
     def __init__(self) -> None:
-        super().__init__((math, nn.utils.rnn), PACKING)  # type: ignore[arg-type]
+        super().__init__((math,), PACKING)
+        # As a module to wrap, this one would have its other names wrapped too, `Tensor` among them.
+        self._autowrap_search.append(nn.utils.rnn)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         ours = (StreamDropout, Adapter, *STREAMS.values())

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from networks import Forward
 from torch import nn
 
+from dfl_lightning.data.parts import taken
 from dfl_lightning.engines.stacked.layers.activation import Activation
 from dfl_lightning.engines.stacked.layers.kernels import BatchedLinear
 from dfl_lightning.engines.stacked.layers.passes import Pass
@@ -454,8 +455,8 @@ def test_layers_accept_the_layout_of_the_layer_before(compare, case):
     compare(nn.Sequential(nn.Linear(case.shape[-1], case.shape[-1]), case.network()), inputs_of(case), training=True)
 
 
-NEVER_TRACED = (operator.iadd, operator.imul, F.tanh, F.sigmoid, nn.Sequential)
-"""fx records `a += b` as `a + b`, F.tanh(x) as `x.tanh()`, and looks into an empty `Sequential` as into a full one."""
+NEVER_TRACED = (operator.iadd, operator.imul, F.tanh, F.sigmoid, nn.Sequential, taken)
+"""Inputs of several parts are in `test_inputs_of_parts.py`. fx records `a += b` as `a + b`, F.tanh(x) as `x.tanh()`, and looks into an empty `Sequential` as into a full one."""
 
 
 def test_every_rule_has_a_case(traced):

@@ -35,15 +35,6 @@ class Forward(nn.Module):
         return self.head(self.function(self, x))
 
 
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x, y=None):
-        return self.head(x)
-
-
 class FrozenStatistics(nn.Module):
     """Its batch norm stays in evaluation mode: a usual recipe of fine-tuning."""
 
@@ -142,7 +133,6 @@ REFUSED = {
         lambda: Forward(lambda self, x: x if x.sum() > 0 else -x),
         r"its forward pass cannot be traced \(.*control flow",
     ),
-    "two inputs": (TwoInputs, "its forward pass takes more than one input"),
     "hook": (lambda: nn.Sequential(hooked(nn.Linear(6, 3))), r"layer '0' \(Linear\) has hooks"),
     "pre-hook": (
         lambda: nn.Sequential(hooked(nn.Linear(6, 3), "register_forward_pre_hook")),
@@ -460,8 +450,8 @@ def test_layers_without_a_rule_agree_with_the_loop_engine(federation, name):
     found = []
     for engine in (functools.partial(make_engine, "auto"), LoopEngine):
         f = federation(network=network, engine=engine)
-        if engine is not LoopEngine:  # torch's fast path of an encoder has no gradient, and vmap cannot keep it off
-            assert type(f.engine) is (LoopEngine if name == "encoder" else StackedEngine)
+        if engine is not LoopEngine:
+            assert type(f.engine) is StackedEngine
         scores = [f.engine.evaluate(own(0, 1, 2), "val").losses]
         f.engine.train(own(0, 1, 2), f.training())
         scores.append(f.engine.evaluate(References.rows("trained", torch.arange(3)), "test").losses)

@@ -124,7 +124,7 @@ def test_every_network_of_the_library_is_here():
 
     networks = {getattr(models, name) for name in models.__all__}
     known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharLSTM, CharTransformer, Tabular}
-    known |= {models.Network, models.HuggingFace}  # torch.fx does not trace the latter
+    known |= {models.Network, models.HuggingFace, models.LoRA}  # with tests of their own
     assert {kind for kind in networks if isinstance(kind, type) and issubclass(kind, models.Network)} <= known
 
 
