@@ -25,7 +25,8 @@ def test_an_existing_path_wins_over_a_shipped_name(tmp_path, monkeypatch):
 def test_an_unknown_name_is_refused_with_the_choices(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        UserError, match=r"no such file, and none of that name among the shipped configs.*shipped: afind, .*gossip"
+        UserError,
+        match=r"no such file, and none of that name among the shipped configs.*shipped: adf_lora, afind, .*gossip",
     ):
         find("configs", name)
 

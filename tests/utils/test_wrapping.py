@@ -5,7 +5,6 @@ import io
 import pytest
 
 from dfl_lightning.cli.help.screens import help_page, list_page
-from dfl_lightning.utils import wrapping
 from dfl_lightning.utils.wrapping import for_terminal, wrapped
 
 
@@ -43,7 +42,7 @@ def test_a_sentence_is_indented_and_paths_stay_whole():
 
 
 def test_only_terminals_get_broken_lines(monkeypatch):
-    monkeypatch.setattr(wrapping.shutil, "get_terminal_size", lambda: type("", (), {"columns": 50})())
+    monkeypatch.setenv("COLUMNS", "50")
     text = "word " * 30
     assert for_terminal(text, io.StringIO()) == text
     assert max(map(len, for_terminal(text, Terminal()).splitlines())) <= 50

@@ -456,7 +456,8 @@ def test_layers_accept_the_layout_of_the_layer_before(compare, case):
 
 
 NEVER_TRACED = (operator.iadd, operator.imul, F.tanh, F.sigmoid, nn.Sequential, taken)
-"""Inputs of several parts are in `test_inputs_of_parts.py`. fx records `a += b` as `a + b`, F.tanh(x) as `x.tanh()`, and looks into an empty `Sequential` as into a full one."""
+"""Inputs of several parts are in `test_inputs_of_parts.py`. fx records `a += b` as `a + b`, F.tanh(x) as `x.tanh()`,
+and looks into an empty `Sequential` as into a full one."""
 
 
 def test_every_rule_has_a_case(traced):
