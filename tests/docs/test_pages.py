@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchmetrics.classification
 
 from dfl_lightning import callbacks, data, functional, models, objectives, tasks
 from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, Settings, split, with_configs
@@ -204,6 +205,7 @@ def test_departures_are_tables_of_four_columns_with_nothing_left_out(page):
 @pytest.mark.parametrize("page", TEXTS)
 def test_classes_exist(page):
     rooms = (callbacks, data, data.partitions, models, objectives, tasks, torch.optim, torch.optim.lr_scheduler)
+    rooms += (torchmetrics, torchmetrics.classification)
     for word in spans(page):
         match = re.fullmatch(r"(?:(?:cb|callbacks|data|models)\.)?([A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*)(?:\(.*)?", word)
         if match and match[1] not in ELSEWHERE:
