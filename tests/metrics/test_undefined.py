@@ -64,7 +64,39 @@ SEVERAL = {
     "CohenKappa": lambda y, p, g: sk.cohen_kappa_score(y, g),
     "AUROC": lambda y, p, g: mean_of(sk.roc_auc_score, y, p),
     "AveragePrecision": lambda y, p, g: mean_of(sk.average_precision_score, y, p),
+    "Specificity": lambda y, p, g: one_against_others("Specificity", y, g, p.shape[1]),
+    "NegativePredictiveValue": lambda y, p, g: one_against_others("NegativePredictiveValue", y, g, p.shape[1]),
+    "MatthewsCorrCoef": lambda y, p, g: correlation(y, g),
 }
+LABELS = (
+    "AUROC",
+    "AveragePrecision",
+    "Accuracy",
+    "F1Score",
+    "FBetaScore",
+    "HammingDistance",
+    "JaccardIndex",
+    "Precision",
+)
+LABELS += ("Recall", "Specificity", "NegativePredictiveValue")
+WHOLE_LABELS = {
+    "MatthewsCorrCoef": lambda y, p, g: correlation(y.ravel(), g.ravel()),
+    "ExactMatch": lambda y, p, g: sk.accuracy_score(y, g),
+    "CoverageError": lambda y, p, g: sk.coverage_error(y, p),
+    "RankingAveragePrecision": lambda y, p, g: sk.label_ranking_average_precision_score(y, p),
+    "RankingLoss": lambda y, p, g: sk.label_ranking_loss(y, p),
+}
+
+
+def one_against_others(name, y, g, classes):
+    """Mean over the classes for which the binary number is defined."""
+    each = [(y == c).astype(int) for c in range(classes)], [(g == c).astype(int) for c in range(classes)]
+    return np.nanmean([defined(lambda a=a, b=b: BINARY[name](a, None, b)) for a, b in zip(*each, strict=True)])
+
+
+def correlation(y, g):
+    """Matthews' correlation; not defined if one side is constant."""
+    return sk.matthews_corrcoef(y, g) if len(set(y)) > 1 and len(set(g)) > 1 else math.nan
 
 
 def mean_of(score, y, p):
@@ -122,6 +154,21 @@ def test_means_over_classes_leave_out_undefined_ones(script, name):
         client = script.Client("", Classification(), outputs, targets)
         found = script.here(getattr(of_classes, f"Multiclass{name}"), client)
         assert found == pytest.approx(wanted, abs=1e-6, nan_ok=True), (name, y)
+
+
+@pytest.mark.parametrize("name", [*LABELS, *WHOLE_LABELS])
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning")
+def test_numbers_of_labels_are_scikit_learns_or_undefined(script, name):
+    for client in (*script.CLIENTS["Multilabel"], script.WHOLE["Multilabel"]):
+        p, y = client.outputs.sigmoid().numpy(), client.targets.numpy().astype(int)
+        g = (p > 0.5).astype(int)
+        if name in LABELS:
+            of_labels = zip(y.T, p.T, g.T, strict=True)
+            wanted = np.nanmean([defined(lambda one=one: BINARY[name](*one)) for one in of_labels])
+        else:
+            wanted = defined(lambda y=y, p=p, g=g: WHOLE_LABELS[name](y, p, g))
+        found = script.here(getattr(of_classes, f"Multilabel{name}"), client)
+        assert found == pytest.approx(wanted, abs=1e-6, nan_ok=True), client.name
 
 
 def test_weighted_means_weigh_the_defined_classes_by_their_samples():
