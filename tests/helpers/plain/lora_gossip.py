@@ -22,7 +22,7 @@ METHOD = Method(
     name="Dec-LoRA",
     configs=["lora_gossip"],
     paper="Ghiasvand et al., Decentralized Low-Rank Fine-Tuning of Large Language Models, arXiv 2501.15361",
-    equation="algorithm 1",
+    equation="its abstract: clients train both factors and average them with neighbours",
     does="A client trains both factors of its adapters, then averages each of them with its neighbours; the error of the "
     "averages is that of their product.",
     inputs=SIZES,
