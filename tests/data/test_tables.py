@@ -9,8 +9,10 @@ import torch
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
-from dfl_lightning import UserError
+from dfl_lightning import DFLModule, DFLTrainer, UserError
+from dfl_lightning.callbacks import Gossip, Uniform
 from dfl_lightning.data import Series, Vectors
+from dfl_lightning.models import Tabular
 from dfl_lightning.runs.python_config import Writer
 
 ROWS = [("north", 1.5, 5.0, 10.0), ("south", 2.0, 6.0, 20.0), ("north", 3.0, 5.0, 60.0), ("south", 4.0, 8.0, 30.0)]
@@ -194,7 +196,7 @@ STARTS = {"labels": {"classes": True, "target": ["price", "cost"]}}
 
 
 @pytest.mark.parametrize("what", ADVICE)
-def test_the_advice_of_a_refusal_leads_to_data(what, tmp_path):
+def test_the_advice_of_a_refusal_leads_to_a_run(what, tmp_path):
     content, sentence, advice = ADVICE[what]
     options = {"num_clients": 1, "test_fraction": 0.0, **STARTS.get(what, {})}
     with pytest.raises(UserError, match=sentence) as caught:
@@ -206,8 +208,17 @@ def test_the_advice_of_a_refusal_leads_to_data(what, tmp_path):
     if what == "either":
         advice = {**advice, "categories": ["a;b"]}
     table = of(tmp_path / "a.csv", content, **{**options, **advice})
-    table.setup()
+    trainer = DFLTrainer(
+        max_rounds=1,
+        callbacks=[Gossip(k=0), Uniform()],
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+    trainer.fit(DFLModule(Tabular([2], embedding=1), batch_size=2, local_epochs=1), datamodule=table)
     assert bool(table.clients.images.isfinite().all())
+    assert np.isfinite(trainer.run.metrics["train_loss"]).all()
 
 
 def test_the_form_of_dates_is_proposed(tmp_path):
