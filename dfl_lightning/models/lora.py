@@ -46,7 +46,7 @@ class LoRA(Network):
 
     Examples:
         >>> body = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        >>> network = LoRA(body, rank=4, targets=["0"])
+        >>> network = LoRA(body, rank=4, targets=["network.0"])
         >>> {name: tuple(p.shape) for name, p in network.named_parameters() if p.requires_grad}
         {'network.0.lora_A': (4, 64), 'network.0.lora_B': (32, 4)}
     """

@@ -56,8 +56,8 @@ class OwnTraining:
         """Return a client's options of each group in a round; `common` are those of the run.
 
         Examples:
-            >>> OwnTraining(rates=(0.1, 0.3), base=0.2).hyperparameters_of(1, ({"lr": 0.2}, {"lr": 0.02}))
-            ({'lr': 0.3}, {'lr': 0.03})
+            >>> OwnTraining(rates=(0.5, 0.75), base=0.25).hyperparameters_of(1, ({"lr": 0.25}, {"lr": 0.5}))
+            ({'lr': 0.75}, {'lr': 1.5})
         """
         if self.rates is None:
             return common
