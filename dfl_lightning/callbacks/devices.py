@@ -20,7 +20,7 @@ from dfl_lightning.utils.randomness.random_streams import stream
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
-__all__ = ["Devices", "read_device_trace"]
+__all__ = ["Devices", "SynchronousTime", "read_device_trace"]
 
 NUMBERS = ("speed", "up", "down", "latency")
 """Numbers of each client's device, in the order of a trace's columns."""
@@ -169,6 +169,30 @@ class Devices:
         phases = [round.phases_of(client) for client in trained.tolist()]
         self._add_phases(seconds, trained, phases, round.federation.local.batch_size)
         return float(seconds.max())
+
+
+class SynchronousTime:
+    """The time of rounds that wait for their slowest client, for a monitor or a clock with `devices`.
+
+    Attributes:
+        devices: each client's device.
+        seconds: from the start of the run to the end of the last round.
+    """
+
+    state: tuple[str, ...] = ("seconds",)
+    logs: tuple[str, ...] = ("simulated_seconds",)
+    devices: Devices
+    seconds: float = 0.0
+
+    def start(self, federation: Federation) -> None:
+        """Set the numbers of each client's device, and the time to 0."""
+        self.devices.start(federation)
+        self.seconds = 0.0
+
+    def on_round_end(self, round: Round) -> None:
+        """Add the seconds of the slowest client to the total, and log it."""
+        self.seconds += self.devices.round_seconds(round)
+        round.log("simulated_seconds", self.seconds)
 
 
 def read_device_trace(file: str) -> dict[int, list[float]]:

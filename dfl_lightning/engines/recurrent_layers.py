@@ -71,7 +71,7 @@ class _DropsBetween(nn.RNNBase):
             return super().forward(input, hx)
         if isinstance(input, PackedSequence):
             raise UserError(
-                f"{self.mode} with dropout between its layers got a packed sequence, for which there are no masks; "
+                f"{self.mode} with dropout between its layers got a packed sequence, whose masks cannot be drawn; "
                 "give it the padded sequences, or use dropout: 0 and nn.Dropout layers"
             )
         batch, single = 0 if self.batch_first else 1, input.dim() == 2

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dfl_lightning.callbacks.base import Monitor
-from dfl_lightning.callbacks.devices import Devices
-from dfl_lightning.round.record import Round
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.federation import Federation
+from dfl_lightning.callbacks.devices import Devices, SynchronousTime
 
 
-class SimulatedTime(Monitor):
+class SimulatedTime(SynchronousTime, Monitor):
     """Seconds of computing and transfer that the run would have taken so far, as `simulated_seconds`.
 
         seconds of a round = max over clients i of
@@ -38,9 +32,6 @@ class SimulatedTime(Monitor):
         trace: a CSV file with the numbers instead: a first line `client,speed,up,down,latency`, then a line per client.
     """
 
-    state = ("seconds",)
-    logs = ("simulated_seconds",)
-
     def __init__(
         self,
         speed: float | list[float] | None = None,
@@ -53,14 +44,3 @@ class SimulatedTime(Monitor):
     ) -> None:
         given = {"speed": speed, "up": up, "down": down, "latency": latency}
         self.devices = Devices("SimulatedTime", given, spread, seed, trace)
-        self.seconds = 0.0
-
-    def start(self, federation: Federation) -> None:
-        """Set the numbers of each client's device, and the time to 0."""
-        self.devices.start(federation)
-        self.seconds = 0.0
-
-    def on_round_end(self, round: Round) -> None:
-        """Add the seconds of the slowest client to the total, and log it."""
-        self.seconds += self.devices.round_seconds(round)
-        round.log("simulated_seconds", self.seconds)

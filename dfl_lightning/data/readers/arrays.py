@@ -26,7 +26,7 @@ def read_arrays(path: Path, data: str, names: Sequence[str], named_by: str) -> d
 
     Raises:
         MissingData: the file does not exist.
-        UserError: it cannot be read, is no npz file, or lacks an array.
+        UserError: it cannot be read, is not an npz file, or lacks an array.
     """
     what = f"data {data}: {path}"
     arrays: dict[str, np.ndarray] = {}

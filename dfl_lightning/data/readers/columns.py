@@ -115,7 +115,7 @@ def dates_of(table: RawTable, name: str, where: str, form: str | None = None) ->
         form: the form of the dates as in `datetime.strptime`; None: ISO 8601.
 
     Raises:
-        UserError: an entry is no date of that form.
+        UserError: an entry is not a date of that form.
     """
     column = table.column(name)
     if column.dtype.kind in "iufb":

@@ -32,7 +32,7 @@ def read_items(dataset: Dataset, name: str) -> tuple[Tensor, Tensor, Parts | Non
         Inputs, targets, and the parts of a row of inputs, if these are rows.
 
     Raises:
-        UserError: items are not there, are no such pairs, differ in shape or dtype, or differ when they are read again.
+        UserError: items are missing, are not such pairs, differ in shape or dtype, or differ when they are read again.
     """
     length = length_of(dataset, name)
     images, labels, parts = torch.empty(0), torch.empty(0), None

@@ -67,7 +67,7 @@ class VectorTable:
         words: names of the columns, and the values of each categorical column in the order of their numbers.
         indicators: number of the last columns of inputs, which say where a value of another column is missing.
         columns: names of the inputs, for messages; empty if they have none.
-        lines: line of each row in the file; None if there are no lines.
+        lines: line of each row in the file; None if rows do not come from a file.
         remarks: remarks for the user.
     """
 
@@ -107,7 +107,7 @@ def refuse_empty_names(where: str, column: str, names: np.ndarray, lines: np.nda
         where: name of the data set and the file, for the message.
         column: column with the names, for the message.
         names: names of all rows, [N]; a missing name is an empty text or NaN.
-        lines: the line of each row; None: there are no lines.
+        lines: the line of each row; None: rows do not come from a file.
 
     Raises:
         UserError: a name is missing; the message tells the first such row.

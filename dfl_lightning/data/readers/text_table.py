@@ -33,7 +33,7 @@ class RawTable:
         name: name of the file, or of the data.
         header: names of the columns.
         columns: a column for each name, [N]: texts of a file, without blanks around them, or any type of an array.
-        lines: the line of the file that each row begins in, counted from 1; None: there are no lines.
+        lines: the line of the file that each row begins in, counted from 1; None: rows do not come from a file.
         separator: what separates the columns of a file, in words for messages; empty if nothing does.
     """
 
@@ -74,7 +74,7 @@ def place_in(lines: np.ndarray | None, row: int) -> str:
     """Describe the place of a row in a file, by its line if there are lines.
 
     Args:
-        lines: the line of each row; None: there are no lines.
+        lines: the line of each row; None: rows do not come from a file.
         row: index of the row, counted from 0.
 
     Examples:
@@ -106,7 +106,7 @@ def only_column(table: RawTable, what: str, name: str) -> None:
         name: name of the column.
 
     Raises:
-        UserError: there is no such column, or more than one.
+        UserError: the column does not exist, or exists more than once.
     """
     count = table.header.count(name)
     if count > 1:

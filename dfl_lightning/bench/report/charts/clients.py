@@ -138,7 +138,7 @@ def _by_rank(method: Method, score: Score, seeds: Sequence[str]) -> list[Row]:
 
 
 def _of_rank(run: Run, rank: int, score: Score) -> tuple[int, float] | None:
-    """Return the client of a rank, 0-based, and its score in the unit of the chart; None if there is no such rank."""
+    """Return the client of a rank, 0-based, and its score in the unit of the chart; None if there are fewer clients."""
     values = last_of_clients(run)
     if not len(values):
         return None

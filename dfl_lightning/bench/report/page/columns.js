@@ -140,7 +140,7 @@ const columns = (() => {
 
   /** The chart in Vega-Lite, without a theme, and its words.
    *
-   * @param category colours of the theme, for lines that are no methods.
+   * @param category colours of the theme, for lines other than those of methods.
    */
   function chart(category) {
     const name = plain(), { factor, title, words } = data.about[name], found = series(), { rows, field, seeds } = rowsOf(found);

@@ -97,7 +97,7 @@ def grids(methods: Sequence[Method]) -> dict[tuple[str, str], list[Grid]]:
 
 
 def _is_line(group: Mapping[float, Method]) -> bool:
-    """Return True for two values or more; a method and the same without neighbours are no sweep."""
+    """Return True for two values or more; a method next to itself without neighbours does not count."""
     return len(group) >= LEAST + any(method.is_local for method in group.values())
 
 
