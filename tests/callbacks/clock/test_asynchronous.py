@@ -246,6 +246,24 @@ def test_local_rules_are_those_of_the_synchronous_run(objective, tmp_path):
     assert torch.equal(*rows)
 
 
+def test_draws_follow_a_clients_own_trainings(tmp_path):
+    """Alone, a client has after its c-th training the model of the synchronous run after c rounds."""
+    alone = {"datamodule": digits(), "graph": "complete", "network": MLP(hidden=[6])}
+    alone["also"] = [cb.Gossip(k=0), cb.Uniform()]
+    rows = {}
+    for rounds in (2, 4):
+        _, module = fit(None, tmp_path / str(rounds), rounds=rounds, **alone)
+        rows[rounds] = module.bank.boundary.rows["models"].clone()
+    sizes = module.federation.data.sizes("train")
+    speeds = [float(size) / (1 + i % 2) for i, size in enumerate(sizes.tolist())]  # trainings of 1 and of 2 s
+    clock = cb.Asynchronous(speed=speeds, every=1)
+    _, module = fit(clock, tmp_path / "own", rounds=4, **alone)
+    assert clock.trainings.tolist() == [4, 2] * 4
+    models = module.bank.boundary.rows["models"]
+    torch.testing.assert_close(models[::2], rows[4][::2], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(models[1::2], rows[2][1::2], rtol=1e-10, atol=1e-12)
+
+
 # --- layout, stops and resumed runs -----------------------------------------------------------------------------------
 def uneven(folder, rounds=4, **options):
     also = [cb.Gossip(k=2), cb.Uniform(), *options.pop("also", ())]
