@@ -10,12 +10,16 @@ Algorithm 1, and the code of each step:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from dfl_lightning.utils.thread_pool import workers
 
 __all__ = ["class_vectors", "clusters_below", "proximity"]
 
@@ -67,35 +71,48 @@ def proximity(signatures: Sequence[Tensor], distance: Distance = "angles") -> Te
         tensor([[ 0.0000, 45.0000],
                 [45.0000,  0.0000]], dtype=torch.float64)
     """
-    m = len(signatures)
-    degrees = torch.zeros(m, m, dtype=torch.float64)
-    spans = [torch.linalg.qr(u).Q for u in signatures] if distance == "angles" else list(signatures)
-    for i in range(m):
-        for j in range(i):
-            degrees[i, j] = degrees[j, i] = _distance(spans[i], spans[j], distance)
+    bases = [torch.linalg.qr(u).Q for u in signatures] if distance == "angles" else list(signatures)
+    counts = torch.tensor([u.shape[1] for u in bases])
+    vectors = pad_sequence([u.T for u in bases], batch_first=True)  # [m, k, d]; vectors of zeros change no angle
+    degrees = torch.zeros(len(bases), len(bases), dtype=torch.float64)
+
+    def row(i: int) -> Tensor:
+        products = (vectors[:i] @ vectors[i].T).contiguous()  # [i, k, k]
+        if distance == "angles":
+            radians = _smallest_angles(products, bases[:i], bases[i])
+        elif distance == "trace":
+            both = torch.arange(products.shape[-1]) < counts[:i, None].clamp(max=counts[i])
+            radians = (products.diagonal(dim1=1, dim2=2).clamp(-1, 1).arccos() * both).sum(1)
+        else:
+            exist = torch.arange(products.shape[-1]) < counts[:, None]
+            both = exist[:i, :, None] & exist[i]
+            radians = products.masked_fill(~both, -1).flatten(1).amax(1).clamp(-1, 1).arccos()
+        return torch.rad2deg(radians)
+
+    clients = range(len(bases) - 1, 0, -1)
+    with workers() as pool:
+        for i, values in zip(clients, pool.map(row, clients), strict=True):
+            degrees[i, :i] = degrees[:i, i] = values
     return degrees
 
 
-def _distance(a: Tensor, b: Tensor, distance: Distance) -> float:
-    products = a.T @ b
-    if distance == "angles":
-        return float(torch.rad2deg(_smallest_angle(a, b, products)))
-    if distance == "trace":
-        return float(torch.rad2deg(products.diagonal().clamp(-1, 1).arccos()).sum())
-    return float(torch.rad2deg(products.max().clamp(-1, 1).arccos()))
+def _smallest_angles(products: Tensor, bases: Sequence[Tensor], base: Tensor) -> Tensor:
+    """Compute the smallest principal angle between each of `bases` and `base`, all orthonormal, in radians, [i].
 
+    Angles below a degree are computed from their sine, since their cosine is rounded to almost 1 (Knyazev and
+    Argentati).
 
-def _smallest_angle(a: Tensor, b: Tensor, products: Tensor) -> Tensor:
-    """Compute the smallest principal angle between two orthonormal bases, in radians.
-
-    Small angles are computed from their sine, since their cosine is rounded to almost 1 (Knyazev and Argentati).
+    Args:
+        products: inner products of their vectors, [i, k, k].
+        bases: [d, k] each.
+        base: [d, k].
     """
-    cosine = torch.linalg.svdvals(products)[0].clamp(max=1)
-    if cosine**2 < 0.5:
-        return cosine.arccos()
-    if a.shape[1] < b.shape[1]:
-        a, b, products = b, a, products.T
-    return torch.linalg.svdvals(b - a @ products)[-1].clamp(max=1).arcsin()
+    cosines = torch.linalg.svdvals(products)[:, 0].clamp(max=1)
+    angles = cosines.arccos()
+    for j in torch.nonzero(angles < math.radians(1)).flatten().tolist():
+        wide, narrow = (bases[j], base) if bases[j].shape[1] >= base.shape[1] else (base, bases[j])
+        angles[j] = torch.linalg.svdvals(narrow - wide @ (wide.T @ narrow))[-1].clamp(max=1).arcsin()
+    return angles
 
 
 def clusters_below(distances: Tensor, threshold: float, method: Literal["average", "weighted"] = "average") -> Tensor:

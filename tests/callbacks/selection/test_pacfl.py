@@ -47,11 +47,21 @@ def test_the_smallest_principal_angle_is_scipys(widths, near):
     assert not found.diagonal().any()
 
 
-def test_trace_and_entries_follow_their_formulas():
-    a, b = (torch.linalg.qr(torch.randn(7, 3, generator=gen(s), dtype=torch.float64)).Q for s in (3, 4))
+@pytest.mark.parametrize("widths", [(3, 3), (2, 4), (4, 1)])
+def test_trace_and_entries_follow_their_formulas(widths):
+    a, b = (
+        torch.linalg.qr(torch.randn(7, k, generator=gen(s), dtype=torch.float64)).Q
+        for k, s in zip(widths, (3, 4), strict=True)
+    )
+    if widths == (4, 1):  # all of its angles are obtuse
+        a = a * -(a.T @ b).sign().T
     products = (a.T @ b).numpy()
-    np.testing.assert_allclose(float(proximity([a, b], "trace")[0, 1]), np.rad2deg(np.arccos(np.diag(products))).sum())
-    np.testing.assert_allclose(float(proximity([a, b], "entries")[0, 1]), np.rad2deg(np.arccos(products)).min())
+    expected = {
+        "trace": np.rad2deg(np.arccos(np.diag(products))).sum(),
+        "entries": np.rad2deg(np.arccos(products)).min(),
+    }
+    for distance, value in expected.items():
+        np.testing.assert_allclose(float(proximity([a, b], distance)[0, 1]), value, err_msg=distance)
 
 
 def joined_by_hand(distances, threshold, weighted):
