@@ -73,6 +73,16 @@ def test_among_equal_distances_the_first_samples_vote():
         assert votes[0].tolist() == pytest.approx([1 / (first + 1)] * (first + 1) + [0] * (3 - first))
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e8], ids=["near zero", "far", "where squares lose all digits"])
+def test_the_nearest_of_many_samples_are_those_of_differences(offset):
+    """Distances are taken from differences, in numpy; every sample stands twice, and the first one votes."""
+    stored, queries = offset + drawn(0, 40, 5).repeat(2, 1), offset + drawn(1, 30, 5)
+    distances = ((queries.numpy()[:, None] - stored.numpy()) ** 2).sum(-1)
+    first = distances.argsort(axis=1, kind="stable")[:, :3]
+    votes = neighbour_votes(queries, stored, torch.arange(80), 80, k=3)
+    assert [sorted(row.nonzero().flatten().tolist()) for row in votes] == [sorted(row) for row in first.tolist()]
+
+
 def test_the_first_of_many_copies_is_nearest():
     """As products of matrices, distances to copies would differ by rounding, and a later one might come first."""
     sample, queries = 100 + drawn(0, 1, 33), 100 + drawn(1, 64, 33)

@@ -21,7 +21,7 @@ from torch import Tensor
 __all__ = ["best_vote_shares", "neighbour_votes"]
 
 BLOCK = 2**22
-"""About how many distances and votes are in memory at a time."""
+"""About how many distances, features of candidates and votes are in memory at a time."""
 
 
 def neighbour_votes(
@@ -57,19 +57,45 @@ def neighbour_votes(
         tensor([[0.2595, 0.7405]])
     """
     nearest = min(k, stored.shape[-2])
-    numbers = queries.shape[:-2].numel() * (stored.shape[-2] + nearest * num_classes)
+    numbers = queries.shape[:-2].numel() * (stored.shape[-2] + nearest * (num_classes + 4 * stored.shape[-1]))
     votes = []
     for some in queries.split(max(1, BLOCK // numbers), dim=-2):
-        # matrix products would round: copies of a sample would differ, and ties would not go to the lowest index
-        distances = torch.cdist(some, stored, compute_mode="donot_use_mm_for_euclid_dist")
+        distances, order = _nearest(some, stored, nearest)
         if kernel == "squared":
             distances = distances.square() / stored.shape[-1]
-        ascending, order = distances.sort(dim=-1, stable=True)
-        shares = ((ascending[..., :1] - ascending[..., :nearest]) / scale).exp()
-        voters = labels.unsqueeze(-2).expand_as(order).gather(-1, order[..., :nearest])
+        shares = ((distances[..., :1] - distances) / scale).exp()
+        voters = labels.unsqueeze(-2).expand(*order.shape[:-1], -1).gather(-1, order)
         cast = (shares.unsqueeze(-1) * F.one_hot(voters, num_classes)).sum(-2)
         votes.append(cast / shares.sum(-1, keepdim=True))
     return torch.cat(votes, dim=-2)
+
+
+def _nearest(queries: Tensor, stored: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the ascending distances to the k nearest stored samples and their indices, [..., B, k] each.
+
+    Matrix products are fast, but they round: copies of a sample would differ, and ties would not go to the lowest
+    index. They only choose 2 k candidates, whose distances are computed from differences; all distances are, if the
+    products cannot exclude the other samples.
+    """
+    candidates = _candidates(queries, stored, k) if stored.shape[-2] > 16 * k else None
+    if candidates is None:
+        distances = torch.cdist(queries, stored, compute_mode="donot_use_mm_for_euclid_dist")
+        ascending, order = distances.sort(dim=-1, stable=True)
+        return ascending[..., :k], order[..., :k]
+    dims = stored.shape[-1]
+    rows = stored.gather(-2, candidates.flatten(-2).unsqueeze(-1).expand(*candidates.shape[:-2], -1, dims))
+    differences = queries.unsqueeze(-2) - rows.view(*candidates.shape, dims)
+    ascending, order = torch.linalg.vector_norm(differences, dim=-1).sort(dim=-1, stable=True)
+    return ascending[..., :k], candidates.gather(-1, order[..., :k])
+
+
+def _candidates(queries: Tensor, stored: Tensor, k: int) -> Tensor | None:
+    """Choose 2 k samples that contain the k nearest, ascending indices [..., B, 2 k]; None if rounding hides them."""
+    lengths, own = stored.square().sum(-1).unsqueeze(-2), queries.square().sum(-1, keepdim=True)
+    nearest = (lengths + own - 2 * (queries @ stored.mT)).topk(2 * k, dim=-1, largest=False)
+    rounding = 4 * stored.shape[-1] * torch.finfo(stored.dtype).eps * (own + lengths.amax(-1, keepdim=True))
+    apart = nearest.values[..., 2 * k - 1 :] - nearest.values[..., k - 1 : k] > 2 * rounding
+    return nearest.indices.sort(dim=-1).values if bool(apart.all()) else None
 
 
 def best_vote_shares(votes: Tensor, probabilities: Tensor, labels: Tensor, grid: Tensor) -> Tensor:
