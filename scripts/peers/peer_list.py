@@ -53,6 +53,16 @@ PEERS = (
         },
     ),
     Peer(
+        "jax",
+        {
+            "fedavg": "no simulator: a compiled function that maps over the clients and scans over their batches, "
+            "written for this comparison",
+            "gossip": "the same, then each client's mean with one random other",
+        },
+        "one generator draws for all clients; nothing is saved or logged; compiled in the warm-up",
+        *("jax", "0.10.2", "", "jax"),
+    ),
+    Peer(
         "pfl",
         {"fedavg": "FederatedAveraging, SimulatedBackend, PyTorchTensorDataset, WeightByDatapoints, one process"},
         "it cuts a user's batches once and never shuffles them, which spares it that work",
