@@ -23,7 +23,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharLSTM, CharTransformer, LeNet, Network, ResNet18
 from dfl_lightning.objectives import Duration, Plain
 from dfl_lightning.tasks import Classification, NextToken, Task

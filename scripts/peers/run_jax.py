@@ -44,7 +44,7 @@ def batches(rng: np.random.Generator, clients: int, samples: int, epochs: int, s
 
 
 def trainer(job: Job) -> Any:
-    """Compile the local training of all clients: (weights, images, labels, batches) -> weights, each by client."""
+    """Make the compiled local training of all clients: (weights, images, labels, batches) -> weights."""
 
     def loss(w: Weights, x: Any, y: Any, counts: Any) -> Any:
         log_p = jax.nn.log_softmax(scores(job.network, w, x))

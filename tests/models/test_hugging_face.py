@@ -68,7 +68,31 @@ def test_a_folder_makes_a_network_with_its_weights_in_float32(tmp_path):
     assert not torch.equal(draw(str(tmp_path), seed=5).network.classifier.weight, saved.classifier.weight.float())
 
 
-def test_clients_train_a_bert_with_its_default_dropout(small_run, tmp_path):
+FAMILIES = {
+    "bert": TINY,
+    "distilbert": {"vocab_size": WORDS, "dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
+    "gpt2": {"vocab_size": WORDS, "n_embd": WIDTH, "n_layer": 1, "n_head": 2, "n_positions": PLACES, "pad_token_id": 0},
+    "roberta": {**TINY, "max_position_embeddings": PLACES + 2},
+    "albert": {**TINY, "embedding_size": 4},
+    "llama": {**TINY, "num_key_value_heads": 1, "pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_both_engines_train_the_same_networks(small_run, tmp_path, kind):
+    rows = {}
+    for engine in ("stacked", "loop"):
+        policies = [callbacks.Gossip(k=1), callbacks.SampleWeighted()]
+        module = {"network": HuggingFace({**FAMILIES[kind], "model_type": kind})}
+        run = small_run(2, root=tmp_path / engine, policies=policies, module=module, engine=engine, precision="64-true")
+        run.data = FromDataset(Sentences(), num_clients=3, test_fraction=0.2)
+        rows[engine] = run.fit().rows
+    # Llama computes the angles of its positions in float32, and so does its trial.
+    tolerance = 1e-5 if kind == "llama" else 1e-10
+    torch.testing.assert_close(rows["stacked"], rows["loop"], rtol=tolerance, atol=tolerance)
+
+
+def test_a_bert_with_its_default_dropout_repeats_its_bits(small_run, tmp_path):
     def fit(name):
         policies, module = [callbacks.Gossip(k=1), callbacks.SampleWeighted()], {"network": HuggingFace(TINY)}
         run = small_run(2, root=tmp_path / name, policies=policies, module=module)
@@ -77,7 +101,7 @@ def test_clients_train_a_bert_with_its_default_dropout(small_run, tmp_path):
 
     first, second = fit("one"), fit("two")
     assert torch.equal(first.rows, second.rows)
-    assert "cannot be traced" in first.module.engine.reason
+    assert first.module.engine.name == "stacked"
 
 
 def test_adapters_of_a_bert_are_all_that_clients_have(small_run, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.engines.trials.trial import operations_of
 
 CACHE_BYTES = 36e6

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.layout import Layout
@@ -41,7 +41,8 @@ from dfl_lightning.engines.stacked.gpu.budget import Budget
 from dfl_lightning.engines.stacked.gpu.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.engines.stacked.gpu.footprint import footprint_of
 from dfl_lightning.engines.stacked.loss import StackedLoss
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.merged import MergedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
 from dfl_lightning.engines.trials import network_trial, optimizer_trial
@@ -94,17 +95,13 @@ class StackedEngine(Engine):
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not declare stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         optimizer_trial.try_out(optimizer, config.network)
-        stacked = StackedNetwork(network, config.features, trial.norms, layout.base)
         if trial.couples_evaluation:
             raise CannotStack(
                 "its samples interact in evaluation: scores depend on the rest of a batch, or its order or size"
             )
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
-        note = network_trial.try_out(stacked, example, partial(_mask_key, config.seed), trial.couples_training)
-        if config.reduced is not None:
-            arithmetic = config.arithmetic(data.images.device)
-            network_trial.try_reduced(stacked, example, partial(_mask_key, config.seed), arithmetic)
+        stacked, note = _stacked(network, config, trial, example)
         states = optimizer.states * (2 if config.keeps_optimizer else 1)  # The first step has kept states and copies.
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, states)
         fused = optimizer.fused_on(data.images.device)
@@ -121,7 +118,7 @@ class StackedEngine(Engine):
             recorded = 2 + self.cost.states if config.cuda_graphs else 0
             row_sets = {name for phase in phases for name in phase.objective.row_sets}
             rows = 1 + len(row_sets) + recorded
-            footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1])
+            footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1], type(stacked))
             self.budget = Budget(footprint, config.room)
             self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
             self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
@@ -366,6 +363,42 @@ class StackedEngine(Engine):
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
+
+
+def _stacked(network: nn.Module, config: EngineConfig, trial: Trial, example: Tensor) -> tuple[StackedNetwork, str]:
+    """Make the stacked network, traced or else merged, and try it.
+
+    Args:
+        network: the network for one client, after `prepare`.
+        config: see `EngineConfig`.
+        trial: result of the trial of the network.
+        example: some of the data's inputs, [B, ...], in the run's precision.
+
+    Returns:
+        The network, and the limit of its trial in a few words; see `network_trial.try_out`.
+
+    Raises:
+        CannotStack: neither form can be stacked.
+    """
+    draws = partial(_mask_key, config.seed)
+    obstacles = []
+    for form in (StackedNetwork, MergedNetwork):
+        try:
+            stacked = form(network, config.features, trial.norms, config.base)
+            note = network_trial.try_out(stacked, example, draws, trial.couples_training)
+            if form is MergedNetwork and stacked.couples_samples:
+                raise CannotStack("its samples interact in training")
+            if config.reduced is not None:
+                arithmetic = config.arithmetic(example.device)
+                network_trial.try_reduced(stacked, example, draws, arithmetic)
+        except CannotStack as obstacle:
+            obstacles.append(obstacle)
+        else:
+            return stacked, note
+    traced, merged = obstacles
+    if str(traced) == str(merged):
+        raise traced
+    raise CannotStack(f"{traced}; as one batch of all clients, {merged}", by_failing=traced.by_failing)
 
 
 def _alone(job: Tensor, samples: Tensor) -> SharedModels:

@@ -8,7 +8,7 @@ from torch import nn
 from dfl_lightning.engines.stacked.layers.activation import Activation
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.layers.rules import MODULES
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 CLIENTS, BATCH = 3, 4
 CPU = torch.device("cpu")

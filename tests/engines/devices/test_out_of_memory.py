@@ -18,7 +18,7 @@ from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.utils.errors import UserError, is_out_of_memory
 
 REMEDIES = ("--trainer.cohorts", "model.batch_size", "data.num_clients")

@@ -10,7 +10,7 @@ from dfl_lightning.engines.dropout_layers import StreamDropout, mask_key, replac
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 CLIENTS = 3
 

@@ -13,7 +13,7 @@ from dfl_lightning.engines.stacked.layers import convolution
 from dfl_lightning.engines.stacked.layers.activation import Activation
 from dfl_lightning.engines.stacked.layers.convolution import unfolded
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 SHAPES = {
     "plain": {"kernel_size": 3},

@@ -12,7 +12,7 @@ from dfl_lightning.engines.stacked.gpu.budget import LARGEST_TENSOR, SHARE, UNFO
 from dfl_lightning.engines.stacked.gpu.footprint import Footprint, Live, footprint_of
 from dfl_lightning.engines.stacked.layers import rules as layers
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, LeNet, ResNet18
 
 SHAPE = (3, 32, 32)

@@ -11,7 +11,7 @@ from torch import nn
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.layers.masked_norm import masked_batch_norm
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 3)
 SIZES = [5, 2, 3]
@@ -46,7 +46,7 @@ NETWORKS = {
 @pytest.fixture
 def averages_allowed(monkeypatch):
     """As off the CPU, where networks whose norms average over all batches are stacked."""
-    monkeypatch.setattr("dfl_lightning.engines.stacked.network.obstacle", lambda layer: None)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.networks.traced.obstacle", lambda layer: None)
 
 
 @pytest.mark.usefixtures("averages_allowed")

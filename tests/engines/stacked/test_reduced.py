@@ -12,7 +12,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::convolution_backward")
 

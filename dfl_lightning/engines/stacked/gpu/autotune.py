@@ -12,7 +12,7 @@ from dfl_lightning.bank.card import give_back
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.gpu.cuda_graphs import Recorder
 from dfl_lightning.engines.stacked.layers.passes import Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import is_out_of_memory
 

@@ -19,7 +19,7 @@ from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.layers.rules import BATCH_NORMS
 from dfl_lightning.engines.stacked.loss import StackedLoss
-from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import staged
 from dfl_lightning.utils.code.frozen import stand_ins
 from dfl_lightning.utils.code.module_copies import copy_of
@@ -61,7 +61,13 @@ class Footprint:
 
 
 def footprint_of(
-    network: nn.Module, cost: Cost, example: Tensor, config: EngineConfig, rows: int = 0, targets: Tensor | None = None
+    network: nn.Module,
+    cost: Cost,
+    example: Tensor,
+    config: EngineConfig,
+    rows: int = 0,
+    targets: Tensor | None = None,
+    form: type[StackedNetwork] = StackedNetwork,
 ) -> Footprint:
     """Determine the memory of a client's step.
 
@@ -75,9 +81,10 @@ def footprint_of(
         config: has batch size, loss and type of numbers.
         rows: number of rows that are kept in addition to the model: its start, rows that an objective reads.
         targets: targets with the shape and type of the data's, [B, ...]; None: classes.
+        form: the kind of stacked network.
     """
     # A copy, since layers may keep something of the fake pass.
-    stacked = StackedNetwork(copy_of(network, stand_ins(network, config.base)).eval(), common=config.base)
+    stacked = form(copy_of(network, stand_ins(network, config.base)).eval(), common=config.base)
     patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
     # One more row is for gradients in the memory layout of the optimizer.
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize

@@ -36,7 +36,7 @@ from dfl_lightning.engines.stacked.layers.rules import (
     relu_in_place,
     with_vmap,
 )
-from dfl_lightning.engines.stacked.rewriting import may_overwrite, pool_before_relu
+from dfl_lightning.engines.stacked.networks.rewriting import may_overwrite, pool_before_relu
 from dfl_lightning.engines.trials.norm_strides import NormRisk
 from dfl_lightning.utils.code.adapters import Adapter
 from dfl_lightning.utils.code.frozen import keep_frozen_norms, tensors_of
@@ -123,6 +123,10 @@ class StackedNetwork:
                 raise CannotStack(f"layer '{name}' is scripted" if name else "it is scripted")
             if any(getattr(layer, hooks) for hooks in _HOOKS):
                 raise CannotStack(f"layer '{name}' ({type(layer).__name__}) has hooks" if name else "it has hooks")
+        self._build()
+
+    def _build(self) -> None:
+        """Trace the network, and plan the steps of a pass."""
         self._graphs = {mode: self._trace(mode) for mode in (True, False)}
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
         called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
@@ -131,12 +135,7 @@ class StackedNetwork:
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Compute scores [k, B, C] of k clients' inputs [k, B, ...], or of inputs that all share, [1, B, ...]."""
-        now.unfolded = self.unfolded
-        clients = len(next(iter(now.tensors.values()), inputs))
-        if self.common:
-            now.tensors = {**self._expanded(clients), **now.tensors}
-        if self._aliases:
-            now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
+        clients = self._begin(now, inputs)
         values: dict[fx.Node, Any] = {}
         some_common = len(inputs) != clients
         for step in self._plans[now.training]:
@@ -164,6 +163,16 @@ class StackedNetwork:
             for dead in step.dead:
                 values.pop(dead, None)
         raise AssertionError("a traced network has an output")
+
+    def _begin(self, now: Pass, inputs: Tensor) -> int:
+        """Give the pass the tensors that clients share, and further names of tied ones; return the clients."""
+        now.unfolded = self.unfolded
+        clients = len(next(iter(now.tensors.values()), inputs))
+        if self.common:
+            now.tensors = {**self._expanded(clients), **now.tensors}
+        if self._aliases:
+            now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
+        return clients
 
     @property
     def common_names(self) -> frozenset[str]:
@@ -219,7 +228,7 @@ class StackedNetwork:
         # Tracing may assign a proxy to a layer's attribute instead of a tensor, so it works on a copy.
         traced = copy_of(self.network).train(training)
         with reported_as(lambda error: CannotStack(f"its forward pass cannot be traced ({reason(error)})")):
-            graph = _Tracer().trace(traced)
+            graph = Tracer().trace(traced)
         for name, layer in traced.named_modules():
             assigned = next((own for own, buffer in layer._buffers.items() if isinstance(buffer, fx.Proxy)), None)
             if assigned is not None:
@@ -268,14 +277,26 @@ class StackedNetwork:
     def _layer_rule(self, node: fx.Node) -> Callable[..., Any]:
         name = str(node.target)
         layer = self._layers[name]
+        if type(layer) is nn.ReLU and may_overwrite(node, self._layers):
+            return lambda now, x: relu_in_place(x)
+        return self.rule_of_layer(name, layer)
+
+    def rule_of_layer(self, name: str, layer: nn.Module) -> Callable[..., Any]:
+        """Return the function that computes a layer for k clients: (pass, *arguments) -> value.
+
+        Args:
+            name: name of the layer in the network.
+            layer: the layer of the network for one client.
+
+        Raises:
+            CannotStack: the layer has no rule, and `torch.vmap` does not support it.
+        """
         of_common = rule_of(layer) if is_common(layer, name, self.common_names) else None
         if of_common is not None:
             return partial(_layer, of_common, layer, name)
         what = obstacle(layer)
         if what is not None:
             raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {what}")
-        if type(layer) is nn.ReLU and may_overwrite(node, self._layers):
-            return lambda now, x: relu_in_place(x)
         if type(layer).__mro__[1:2] == (Adapter,) and isinstance(layer, nn.Linear):
             return partial(_layer, adapted, layer, name)
         if type(layer) in MODULES:
@@ -348,7 +369,7 @@ class _PerThread:
         return layer.train(now.training)
 
 
-class _Tracer(fx.Tracer):
+class Tracer(fx.Tracer):
     """Tracer that does not enter the layers of torch.nn, ours that replace some, layers with adapters, and packing."""
 
     def __init__(self) -> None:
@@ -357,6 +378,7 @@ class _Tracer(fx.Tracer):
         self._autowrap_search.append(nn.utils.rnn)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return True if a module is computed as a whole."""
         ours = (StreamDropout, Adapter, *STREAMS.values())
         return isinstance(m, ours) or super().is_leaf_module(m, module_qualified_name)
 

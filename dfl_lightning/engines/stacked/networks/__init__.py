@@ -1,0 +1,1 @@
+"""Forward passes of k clients at once: traced, or merged into one batch of the plain network."""
