@@ -89,6 +89,9 @@ FORKING = (
 )
 """Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
 
+SAME_RUNS = ("test_all_policies.py", "test_all_aggregations.py", "test_all_dropouts_and_substitutions.py")
+"""Tests that compare with the same usual runs of all policies, which a worker keeps: tests/helpers/tester."""
+
 
 def pytest_configure(config):
     """Draw the same examples each time and keep none of them, since the folder may belong to another user."""
@@ -147,14 +150,17 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """File by file; those with forks go to one worker, since each that has some loads everything for them once more."""
+    """File by file, except that tests go to one worker if they start forks of one process, or look at the same runs."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneWorkerForForks(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "forks" if any(part in nodeid for part in FORKING) else super()._split_scope(nodeid)
+            for scope, parts in {"forks": FORKING, "policies": SAME_RUNS}.items():
+                if any(part in nodeid for part in parts):
+                    return scope
+            return super()._split_scope(nodeid)
 
-    return OneWorkerForForks(config, log) if config.getoption("dist") == "loadfile" else None
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

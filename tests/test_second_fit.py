@@ -10,14 +10,11 @@ import pytest
 import torch
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
-from tester.scenes import FEDERATION, agree, folder_of_traces, pictures, start
-from tester.shipped import where_they_work
 
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import Digits, RotatedClusters
 from dfl_lightning.models import MLP
-from dfl_lightning.round.run.fits import begin_anew, end_fit
 
 METHODS = {
     "Local": lambda: [cb.Gossip(k=0)],
@@ -92,18 +89,6 @@ def test_policies_are_used_again_by_another_trainer(fit, alone):
     policies = METHODS["AFIND+"]()
     fit(module(), digits(num_clients=5), policies, rounds=2)
     same(numbers(fit(module(), digits(), policies)), alone["AFIND+"])
-
-
-@pytest.mark.parametrize(("listed", "place"), where_they_work()[::3])
-def test_a_shipped_policy_is_used_again(listed, place):
-    with folder_of_traces(FEDERATION):
-        policy = listed.make()
-    begin_anew([policy])
-    pictures(start(listed, place, make=lambda: policy), 2)
-    end_fit([policy])
-    begin_anew([policy])
-    again = pictures(start(listed, place, make=lambda: policy), 2)
-    agree(pictures(start(listed, place), 2), again)
 
 
 def test_assignments_between_two_fits_count(fit):

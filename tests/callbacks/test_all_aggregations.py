@@ -13,19 +13,21 @@ CLIENTS = len(FEDERATION)
 
 
 def with_substitutions():
-    """Pair each aggregation with each substitution, at all places where both work; variants are slow tests."""
-    return [
-        pytest.param(
-            parameters.values[0].along_with(other),
-            place,
-            id=f"{parameters.id} and {other.name}",
-            marks=pytest.mark.slow if "," in other.name else [],
-        )
-        for parameters in aggregations_that_average()
-        for other in LISTED["substitution"]
-        for place in other.places
-        if place == parameters.values[1] and not issubclass(type(other.make()), parameters.values[0].refuses)
-    ]
+    """Pair each aggregation with each substitution, at all places where both work.
+
+    In a normal run they take turns, variants of substitutions excepted.
+    """
+    found = []
+    for turn, parameters in enumerate(aggregations_that_average()):
+        listed, place = parameters.values
+        others = [other for other in LISTED["substitution"] if place in other.places]
+        others = [other for other in others if not issubclass(type(other.make()), listed.refuses)]
+        usual = [other for other in others if "," not in other.name]
+        for other in others:
+            marks = [] if other is usual[turn % len(usual)] else pytest.mark.slow
+            name = f"{parameters.id} and {other.name}"
+            found.append(pytest.param(listed.along_with(other), place, id=name, marks=marks))
+    return found
 
 
 def mixed_by_hand(seen, before, listed):

@@ -19,6 +19,11 @@ def is_variant_or_elsewhere(listed, place):
     return "," in listed.name or place not in (listed.places[0], "three servers")
 
 
+def is_variant_elsewhere(listed, place):
+    """Return True for a variant at another place than its first."""
+    return "," in listed.name and place != listed.places[0]
+
+
 @pytest.fixture(scope="module")
 def classes():
     """Return the classes of the listed policies, by family."""
@@ -96,6 +101,11 @@ def test_results_do_not_depend_on_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 
 
+@slow_if(lambda listed, place: place != listed.places[0] or "," in listed.name)
+def test_a_policy_begins_anew_in_another_fit(listed, place):
+    properties.begins_anew_in_another_fit(listed, place)
+
+
 WAYS = [
     ("64-true", True, "loop"),
     ("32-true", False, "loop"),
@@ -108,7 +118,12 @@ WAYS = [
 @pytest.mark.parametrize(
     ("listed", "place", "way"),
     [
-        pytest.param(*p.values, way, id=f"{p.id}, {way}", marks=[pytest.mark.slow] * (way != WAYS[turn % 2]))
+        pytest.param(
+            *p.values,
+            way,
+            id=f"{p.id}, {way}",
+            marks=[pytest.mark.slow] * (way != WAYS[turn % 2] or is_variant_elsewhere(*p.values)),
+        )
         for turn, p in enumerate(where_they_work())
         for way in WAYS
     ],

@@ -59,9 +59,12 @@ def go(listed, place, *also):
         yield run, picture(run.go())
 
 
-def is_variant_elsewhere(listed, place):
-    """Return True for a further variant of a policy, whose name has a comma, at another place than its first."""
-    return "," in listed.name and place != listed.places[0]
+def is_slow(parameters):
+    """Return True for variants, whose names have a comma, and further places; of selections only for variants there."""
+    listed, place = parameters.values
+    if parameters.id.startswith("selection"):
+        return "," in listed.name and place != listed.places[0]
+    return "," in listed.name or place != listed.places[0]
 
 
 def policies():
@@ -72,9 +75,7 @@ def policies():
     ]
     found = [p for p in found if cb.Outgoing not in p.values[0].refuses]
     found += [p for p in where_they_work("selection") if p.values[0].name in ("dpfl as printed", "panm as printed")]
-    found = [
-        pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * is_variant_elsewhere(*p.values)) for p in found
-    ]
+    found = [pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * is_slow(p)) for p in found]
     return [*found, pytest.param(TRACKING, "clients", id="objective: gradient tracking (clients)")]
 
 
@@ -123,7 +124,12 @@ class Naive(cb.Monitor):
 
 
 @pytest.mark.parametrize(
-    ("listed", "place"), [p for p in aggregations_that_average() if cb.Outgoing not in p.values[0].refuses]
+    ("listed", "place"),
+    [
+        pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * ("," in p.values[0].name))
+        for p in aggregations_that_average()
+        if cb.Outgoing not in p.values[0].refuses
+    ],
 )
 def test_a_receiver_averages_its_own_model_and_what_others_sent(listed, place):
     monitor, after = Naive(), None

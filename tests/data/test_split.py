@@ -119,8 +119,8 @@ def test_label_clusters_divide_the_test_set_by_their_labels():
 
 
 def test_every_client_gets_a_test_image_despite_rounding():
-    # 30 clients of 1,000 images each but one with 20; 60 test images.
-    sizes = [1000] * 29 + [20]
+    # 30 clients of 100 images each but one with 2; 60 test images.
+    sizes = [100] * 29 + [2]
     ends = np.cumsum(sizes)
     dataset = torch.utils.data.TensorDataset(torch.zeros(ends[-1], 1), torch.zeros(ends[-1], dtype=torch.int64))
     tests = torch.utils.data.TensorDataset(torch.zeros(60, 1), torch.zeros(60, dtype=torch.int64))

@@ -1,5 +1,6 @@
 """Norms have the gradients of their formula, in whatever order their numbers lie; in both engines."""
 
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from banks import _data, make_federation
 from networks import Forward
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -256,25 +258,26 @@ def written(norm):
     return Written(nn.InstanceNorm2d(4)) if isinstance(norm, Forward) else Written(norm)
 
 
+@functools.cache
+def by_formula(norm, behind, sizes, height):
+    """Train with the norm written out, client by client; both engines are compared with this."""
+    network = Net(written(NORMS[norm]()), behind, height)
+    return trained(make_federation(network=network, data=_data(sizes, (1, height, 6)), engine=LoopEngine))
+
+
 @pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.parametrize("norm", NORMS)
 def test_batches_of_one_sample_train_as_the_formula(federation, make_data, norm, behind, engine):
     """Clients of 1, 5 and 9 images: in batches of 4, each has a batch of one."""
-    data = make_data((1, 5, 9), (1, 6, 6))
-    make = NORMS[norm]
-    ours = trained(federation(network=Net(make(), behind), data=data))
-    plain = trained(federation(network=Net(written(make()), behind), data=data, engine=LoopEngine))
-    torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
+    ours = trained(federation(network=Net(NORMS[norm](), behind), data=make_data((1, 5, 9), (1, 6, 6))))
+    torch.testing.assert_close(ours, by_formula(norm, behind, (1, 5, 9), 6), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("behind", [attention, sequence])
 @pytest.mark.parametrize("norm", NORMS)
 def test_images_of_one_row_train_as_by_the_formula(federation, make_data, norm, behind, engine):
-    data = make_data((8, 8, 8), (1, 1, 6))
-    make = NORMS[norm]
-    ours = trained(federation(network=Net(make(), behind, 1), data=data))
-    plain = trained(federation(network=Net(written(make()), behind, 1), data=data, engine=LoopEngine))
-    torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
+    ours = trained(federation(network=Net(NORMS[norm](), behind, 1), data=make_data((8, 8, 8), (1, 1, 6))))
+    torch.testing.assert_close(ours, by_formula(norm, behind, (8, 8, 8), 1), rtol=1e-9, atol=1e-9)
 
 
 class Own(nn.BatchNorm2d):

@@ -11,11 +11,24 @@ from threads import threads
 from dfl_lightning.bank import mixing
 from dfl_lightning.bank.comparing import similarity
 from dfl_lightning.callbacks import Substitution
+from dfl_lightning.round.run.fits import begin_anew, end_fit
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import changed, states
 from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
-from tester.scenes import ALL_DOWN, ISOLATED, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
+from tester.scenes import (
+    ALL_DOWN,
+    FEDERATION,
+    ISOLATED,
+    PLACES,
+    ROUNDS,
+    SIZES,
+    agree,
+    folder_of_traces,
+    pictures,
+    renamed,
+    start,
+)
 from tester.shipped import Listed, trace
 from tester.watch import RowWatch
 
@@ -162,6 +175,17 @@ def does_not_see_ids(listed: Listed, place: str) -> None:
     found, names = usual(listed, place), Names(FORMER, CLIENTS + PLACES[place])
     with renamed_draws(names, listed.draws):
         agree(renamed(found.rounds, names), pictures(start(listed, place, former=FORMER)), ROUNDING)
+
+
+def begins_anew_in_another_fit(listed: Listed, place: str) -> None:
+    """Check that a policy that has served one fit does in another one what a new policy does."""
+    with folder_of_traces(FEDERATION):
+        policy = listed.make()
+    begin_anew([policy])
+    pictures(start(listed, place, make=lambda: policy), 2)
+    end_fit([policy])
+    begin_anew([policy])
+    agree(usual(listed, place).rounds[:2], pictures(start(listed, place, make=lambda: policy), 2))
 
 
 def changes_no_rows_but_by_verbs_that_write(
