@@ -16,7 +16,7 @@ import yaml
 from dfl_lightning.checkpoints.own_code import CODE
 from dfl_lightning.utils.code.source_code import differing
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, dump_yaml
 from dfl_lightning.utils.words import enumerated
 
 FORKED, CHANGED = "forked_from", "changed_on_resume"
@@ -66,7 +66,7 @@ def resumed_history(
 
 def config_text(config: dict[str, Any]) -> str:
     """Format a config as YAML."""
-    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    return dump_yaml(config)
 
 
 def deciding(config: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, set_dumper
 from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -85,11 +85,13 @@ from dfl_lightning.trainer_callbacks import default_monitors
 from dfl_lightning.utils.code.users_code import exits_refused, where_in_users_code
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
-from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, as_yaml
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, WRITER, as_yaml, dump_yaml, load_dumped
 from dfl_lightning.utils.wrapping import for_terminal
 
 # enumerations of Lightning, such as a default of the callback Timer, are written to YAML as texts
-yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
+for _writer in (yaml.SafeDumper, WRITER):
+    _writer.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
+set_dumper("yaml", dump_yaml)
 
 
 _ABOUT = {
@@ -248,7 +250,7 @@ class DFLCLI(LightningCLI):
         objective = self._get(self.config_init, "objective")
         if objective is not None:
             self.model.objective = objective
-        written = yaml.safe_load(self.parser.dump(self.config, format="yaml", skip_unset=False, skip_validation=True))
+        written = load_dumped(self.parser.dump(self.config, format="yaml", skip_unset=False, skip_validation=True))
         self.trainer.config = {key: written.get(key) for key in KEYS}
         if written.get(CLASS_FOLDERS):
             self.trainer.config[CLASS_FOLDERS] = written[CLASS_FOLDERS]

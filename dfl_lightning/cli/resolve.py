@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, find_users_classes, read, users_mistake
 from dfl_lightning.data import FederatedData
@@ -21,7 +19,7 @@ from dfl_lightning.runs.columns import expected_columns
 from dfl_lightning.utils.code.users_code import exits_refused
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
-from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, load_dumped
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def resolve(argv: Sequence[str]) -> dict[str, Any]:
     with _as_a_command():
         cli = DFLCLI("fit", read(split(list(argv))), stop_at="config")
         text = cli.parser.dump(cli.config, format="yaml", skip_unset=False)
-    config: dict[str, Any] = yaml.safe_load(text)
+    config: dict[str, Any] = load_dumped(text)
     return config
 
 

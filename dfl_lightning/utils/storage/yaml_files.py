@@ -13,6 +13,10 @@ from dfl_lightning.utils.errors import UserError
 CLASS_FOLDERS = "class_folders"
 """The key in a run's config for the folders of configs that contain its classes."""
 
+WRITER: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The class that writes YAML: the one in C, which takes a tenth of the time, if PyYAML has it."""
+_READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # not for texts of others, see `parse`
+
 MOST_BYTES = 2 * 10**6
 _MOST_VALUES = 10**6
 
@@ -120,6 +124,27 @@ def _count_values(node: yaml.Node, sizes: dict[int, int]) -> int:
     if sizes[id(node)] > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES} values, aliases written out")
     return sizes[id(node)]
+
+
+def dump_yaml(value: Any) -> str:
+    """Write plain values as YAML, with the keys of mappings in their order.
+
+    Examples:
+        >>> print(dump_yaml({"selection": {"k": 3}}), end="")
+        selection:
+          k: 3
+    """
+    return str(yaml.dump(value, Dumper=WRITER, sort_keys=False, allow_unicode=True))
+
+
+def load_dumped(text: str) -> Any:
+    """Read a text that `dump_yaml` has written in this process.
+
+    Examples:
+        >>> load_dumped(dump_yaml({"selection": {"k": 3}}))
+        {'selection': {'k': 3}}
+    """
+    return yaml.load(text, Loader=_READER)
 
 
 def as_yaml(value: Any) -> str:

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from dfl_lightning.bench.study.cells.environment import without_slurm
 from dfl_lightning.cli.loading import loading
 from dfl_lightning.utils.code.source_code import differing, find_sources, hashes_of
 from dfl_lightning.utils.storage.files import write_atomically
-from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, MOST_BYTES
+from dfl_lightning.utils.storage.yaml_files import CLASS_FOLDERS, MOST_BYTES, dump_yaml
 
 if TYPE_CHECKING:
     from dfl_lightning.cli.resolve import Common, Outline
@@ -89,7 +87,7 @@ def outline_of(config: dict[str, Any], common: Common | None = None) -> Outline:
 def config_text(config: dict[str, Any]) -> str:
     """Format a resolved config as YAML for `dfl-fit --config`."""
     settings = {key: value for key, value in config.items() if key not in ("ckpt_path", "fork")}
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return dump_yaml(settings)
 
 
 @dataclass(frozen=True)
