@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import networkx as nx
+from sentences import definitions
 
 import dfl_lightning
 from dfl_lightning.cli.keys import KEYS
@@ -20,6 +21,12 @@ DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
 ROUND = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_round.py"))
 ORDER = DRAWING["ORDER"]
 imports = functools.cache(DRAWING["imports"])
+
+
+@functools.cache
+def parsed(path):
+    """Parse a file once for all tests of the rooms."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_every_room_is_in_the_list():
@@ -66,8 +73,10 @@ def test_a_run_does_not_need_the_bench():
         file = path.relative_to(PACKAGE)
         if file.parts[0] == "bench":
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "bench" in (node.module or "")]
+        tree = parsed(path)
+        named = [
+            node for node in definitions(tree) if isinstance(node, ast.ImportFrom) and "bench" in (node.module or "")
+        ]
         assert len(named) == lazy.get(file.as_posix(), 0), file
         assert not [node for node in tree.body if node in named], f"{file} imports the bench when it is loaded"
 
@@ -86,7 +95,7 @@ def test_files_do_not_import_each_other_in_circles():
     files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
     graph = nx.DiGraph()
     for name, path in files.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in definitions(parsed(path)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 targets = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
                 graph.add_edges_from((name, target) for target in targets if target in files and target != name)
@@ -98,7 +107,7 @@ def test_families_of_callbacks_do_not_import_each_other():
     families = {path.name for path in (PACKAGE / "callbacks").iterdir() if path.is_dir()}
     for path in (PACKAGE / "callbacks").rglob("*.py"):
         own = path.relative_to(PACKAGE / "callbacks").parts[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in definitions(parsed(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfl_lightning.callbacks."):
                 family = node.module.split(".")[2]
                 assert own == "__init__.py" or family not in families or family == own, f"{path.name}: {node.module}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from sentences import RULES, breaks
+from sentences import RULES, breaks, definitions
 
 import dfl_lightning
 
@@ -41,7 +41,7 @@ def test_no_two_classes_have_one_name():
     names = Counter(
         node.name
         for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in definitions(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()

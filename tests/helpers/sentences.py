@@ -21,7 +21,9 @@ MOST_WORDS = 10
 _VERBS = frozenset(RULES["verbs"].split())
 _OPENERS = frozenset(RULES["openers"])
 _PLAIN = {re.compile(pattern, re.IGNORECASE): say for pattern, say in RULES["plain"].items()}
+_ANY_PLAIN = re.compile("|".join(RULES["plain"]), re.IGNORECASE)
 _FILLER = re.compile(RULES["filler"], re.IGNORECASE)
+_WITH_DOCSTRINGS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 _PROPERTIES = ("property", "cached_property")
 
 
@@ -30,8 +32,8 @@ def breaks(file: Path) -> Iterator[str]:
     where, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     of_tests = where.startswith("tests/")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+    for node in definitions(tree):
+        if isinstance(node, _WITH_DOCSTRINGS):
             docstring = ast.get_docstring(node)
             if docstring:
                 line = getattr(node, "lineno", 1)
@@ -40,11 +42,21 @@ def breaks(file: Path) -> Iterator[str]:
             words = node.name.removeprefix("test_").split("_")
             if len(words) > MOST_WORDS:
                 yield f"{where}:{node.lineno}: {node.name} (a name of at most {MOST_WORDS} words)"
-    for pattern, say in _PLAIN.items():
+    for pattern, say in _PLAIN.items() if _ANY_PLAIN.search(text) else ():
         for match in pattern.finditer(text):
             start, stop = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
             line = text[start:stop].strip()
             yield f"{where}:{text.count(chr(10), 0, start) + 1}: {line} (say: {say})"
+
+
+def definitions(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module and all statements in it, without searching through their expressions."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for block in ("finalbody", "orelse", "handlers", "cases", "body"):
+            left += reversed(getattr(node, block, ()))
 
 
 def _of_docstring(node: ast.AST, docstring: str, of_tests: bool) -> Iterator[str]:
