@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import importlib
 import os
@@ -24,6 +25,20 @@ COMMANDS = {"fit": "dfl_lightning.cli.main", "study": "dfl_lightning.bench.study
 """Where the function is that a shell starts, by the command."""
 PATIENCE = 600.0
 """Seconds after which a run counts as hanging."""
+
+
+def seed_and_cold(command: str, about: str | None) -> argparse.ArgumentParser:
+    """Make a parser with the options that all ways of killing have.
+
+    Args:
+        command: for the usage, such as `kill.py run`.
+        about: description.
+    """
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=command, description=about, formatter_class=shape)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
+    parser.add_argument("--cold", action="store_true", help="start new Pythons instead of forks: slower")
+    return parser
 
 
 class Run:

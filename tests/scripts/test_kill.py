@@ -1,4 +1,4 @@
-"""Real runs that are killed: `scripts/kill_test.py` on a few moments, and its judgement."""
+"""Real runs that are killed: `scripts/kill.py run` on a few moments, and its judgement."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 @pytest.fixture(scope="module")
 def kill(load):
-    return load("kill_test")
+    return load("killing.runs")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def run_script(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run_script(*words):
-        script = Forked("kill_test:main", ["kill_test.py", *words], tmp_path)
+        script = Forked("kill:main", ["kill.py", "run", *words], tmp_path)
         out, err = script.communicate(timeout=3600)
         print(out, err)
         return script.returncode, out.splitlines()
@@ -112,6 +112,12 @@ def test_a_case_is_the_same_for_the_same_seed(kill):
     assert kill.make_case(3, 5, ways) == kill.make_case(3, 5, ways)
     assert kill.make_case(3, 5, ways) != kill.make_case(4, 5, ways)
     assert kill.make_case(3, 5, ways).way == "SIGKILL"
+
+
+@pytest.mark.parametrize("words", [[], ["runs"]])
+def test_a_run_or_a_study_is_named_first(load, capsys, words):
+    assert load("kill").main(words) == 2
+    assert "give `run` or `study` first" in capsys.readouterr().err
 
 
 def test_killing_the_other_process_needs_two_devices(kill, capsys):

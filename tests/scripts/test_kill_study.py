@@ -1,4 +1,4 @@
-"""Real studies that are killed: `scripts/kill_study.py` on a few moments, and its judgement."""
+"""Real studies that are killed: `scripts/kill.py study` on a few moments, and its judgement."""
 
 import os
 import re
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 @pytest.fixture(scope="module")
 def kill(load):
-    return load("kill_study")
+    return load("killing.studies")
 
 
 def run_script(*words):
     """Run the script in a process of its own, since it forks; return the rows of its table as lists."""
-    command = [sys.executable, str(SCRIPTS / "kill_study.py"), *words]
+    command = [sys.executable, str(SCRIPTS / "kill.py"), "study", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600)
     print(done.stdout, done.stderr)

@@ -1,26 +1,24 @@
 """End studies and their processes at random moments until they are done, and compare them with a study left alone.
 
-    python scripts/kill_study.py                       # 30 kills of five studies or more
-    python scripts/kill_study.py --kills 3 --seed 7
-    python scripts/kill_study.py --cold                # every process loads the libraries: slower
+    python scripts/kill.py study                       # 30 kills of five studies or more
+    python scripts/kill.py study --kills 3 --seed 7
+    python scripts/kill.py study --cold                # every process loads the libraries: slower
 
 A small study of four cells, two at a time, is started again and again. Each time the study's process, that of one of
 its cells, or the server of which these are forks, gets SIGKILL, SIGTERM or SIGINT, after a random number of rounds or
 of seconds. A cell that was ended is started again by its study; one whose server was ended continues. In the end the
 tables, and all that the runs have left but times, must be those of a study left alone, to the last bit; no kill
 may cost a cell more rounds than there are between two checkpoints, and the study must say in one sentence why it has
-ended. The exit code is 1 if anything of that is not so. Needs Linux.
+ended. The exit code is 1 if anything of that is not so.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -28,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.tables import Table
-from killing.cells import cells_of, fork_cells, is_alive, server_of
-from killing.results import differences, result, rounds_saved, rounds_written
-from killing.starts import PROC, Run, load, send
 
 from dfl_lightning.utils.storage.locks import is_locked
+from killing.cells import cells_of, fork_cells, is_alive, server_of
+from killing.results import differences, result, rounds_saved, rounds_written
+from killing.starts import PROC, Run, load, seed_and_cold, send
 
 EVERY = 5
 """Rounds between two checkpoints."""
@@ -112,18 +110,13 @@ class Found:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """End as many as were asked for; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = seed_and_cold("kill.py study", __doc__)
     parser.add_argument("--kills", type=int, default=30, metavar="N", help="of all studies; default 30")
     parser.add_argument("--each", type=int, default=6, metavar="N", help="of one study at most; default 6")
     parser.add_argument("--rounds", type=int, default=100, metavar="N", help="of each cell; default 100")
     parser.add_argument("--columns", type=int, default=2, choices=(1, 2), help="of two cells each; default 2")
     parser.add_argument("--devices", type=int, default=1, choices=(1, 2), help="processes of a cell; default 1")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
-    parser.add_argument("--cold", action="store_true", help="start new Pythons instead of forks: slower")
     words = parser.parse_args(argv)
-    if not PROC.is_dir():
-        print("kill_study: there is no /proc here; run it on Linux", file=sys.stderr)
-        return 2
     if not words.cold:
         load_study()
     folder = Path(tempfile.mkdtemp(prefix="kill_study_"))
@@ -360,7 +353,3 @@ def table_of(all_found: Sequence[Found]) -> Table:
         f"rounds lost: at most, of {EVERY} between checkpoints",
     ]
     return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())

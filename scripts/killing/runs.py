@@ -1,8 +1,8 @@
 """End real runs at random moments, resume them, and compare the end with a run that was left alone.
 
-    python scripts/kill_test.py                              # 50 moments over all ways, one process and two
-    python scripts/kill_test.py --moments 20 --devices 1     # one process only
-    python scripts/kill_test.py --seed 7 --case 12           # one case again, after a difference
+    python scripts/kill.py run                              # 50 moments over all ways, one process and two
+    python scripts/kill.py run --moments 20 --devices 1     # one process only
+    python scripts/kill.py run --seed 7 --case 12           # one case again, after a difference
 
 A case starts `dfl-fit` on a small federation, waits for a random moment of the run, and ends it: by SIGTERM, Ctrl-C
 (SIGINT to all processes, as a terminal sends it), SIGKILL, or a disk that is full from that moment on (a limit on the
@@ -10,7 +10,7 @@ size of files, so that writes fail). With two processes the signal goes to the f
 continues from its last checkpoint, or starts again if there is none yet. In the end every bit of the last checkpoint
 (models, EarlyStopping, all other callbacks), every row of metrics.csv but its seconds, the arrays and the summary must
 be what they are without an interruption; the exit code and the one sentence must be right; no process may stay, and no
-round may be lost but those since the last checkpoint. The exit code is 1 if anything of that is not so. Needs Linux.
+round may be lost but those since the last checkpoint. The exit code is 1 if anything of that is not so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import Table
+
 from killing.results import differences, result, rounds_saved, rounds_written, run_folder
-from killing.starts import PROC, Run, fill_disk, load, send
+from killing.starts import Run, fill_disk, load, seed_and_cold, send
 
 EVERY = 2
 """Rounds between two checkpoints."""
@@ -130,12 +131,9 @@ class Reference:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases that were asked for; returns the exit code."""
     words = make_parser().parse_args(argv)
-    if not PROC.is_dir():
-        print("kill_test: there is no /proc here; run it on Linux", file=sys.stderr)
-        return 2
     chosen = [(d, way) for d in words.devices for way in (ALONE if d == 1 else WAYS) if way in words.ways]
     if not chosen:
-        print(f"kill_test: one process can be ended by {', '.join(ALONE)}; give --devices 2 too", file=sys.stderr)
+        print(f"kill.py run: one process can be ended by {', '.join(ALONE)}; give --devices 2 too", file=sys.stderr)
         return 2
     cases = [make_case(words.seed, number, chosen) for number in range(words.moments)]
     cases = [case for case in cases if words.case in (None, case.number)]
@@ -160,13 +158,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = seed_and_cold("kill.py run", __doc__)
     parser.add_argument("--moments", type=int, default=50, metavar="N", help="cases, the ways in turn; default 50")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
     parser.add_argument("--case", type=int, metavar="K", help="this one of the cases only")
     parser.add_argument("--devices", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="processes of a run")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY", help=f"of {list(WAYS)}")
-    parser.add_argument("--cold", action="store_true", help="start new Pythons instead of forks: slower")
     return parser
 
 
@@ -301,7 +297,3 @@ def table(found: Sequence[Found], references: dict[int, Reference]) -> Table:
         f"rounds lost: at most, of {EVERY} between checkpoints; seconds: until all processes were gone, at most.",
     ]
     return made
-
-
-if __name__ == "__main__":
-    sys.exit(main())
