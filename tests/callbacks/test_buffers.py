@@ -177,10 +177,10 @@ def test_buffers_stay_in_the_range_of_trained_ones(listed, place, network):
         moved = max(moved, float((possible.high - possible.low).max()))
         for name in run.bank.boundary.rows:
             assert possible.has(run.rows(name)), name
-        found = run.module.evaluate()
-        known = run.data.sizes("val") > 0
-        assert found["val_loss"][known].isfinite().all()
-        assert found["val_acc"][known].isfinite().all()
+    found = run.module.evaluate()
+    known = run.data.sizes("val") > 0
+    assert found["val_loss"][known].isfinite().all()
+    assert found["val_acc"][known].isfinite().all()
     assert moved > 0.1
     assert run.module.engine.name == ("stacked" if network == "batch norm" else "loop")  # the odd one cannot be stacked
 
