@@ -18,7 +18,8 @@ from torchmetrics import Metric
 from dfl_lightning import evaluation
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References
-from dfl_lightning.build import build_run, parts_of_graphs, refuse_broken_start, schedule_draws
+from dfl_lightning.build import build_run, parts_of_graphs, schedule_draws
+from dfl_lightning.build_checks import refuse_broken_start
 from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text

@@ -15,10 +15,10 @@ from xml.sax.saxutils import escape
 PACKAGE = Path(__file__).parents[1] / "dfl_lightning"
 PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
-    *("conformance", "bench", "cli", "module", "evaluation", "build", "trainer", "trainer_evaluations"),
-    *("trainer_callbacks", "trainer_options", "loop", "protocol", "terminal", "runs", "checkpoints"),
-    *("callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data", "metrics"),
-    *("tasks", "topology"),
+    *("conformance", "bench", "cli", "module", "evaluation", "build", "build_checks", "trainer"),
+    *("trainer_evaluations", "trainer_callbacks", "trainer_options", "loop", "protocol", "terminal", "runs"),
+    *("checkpoints", "callbacks", "objectives", "models", "round", "engines", "bank", "distributed", "data"),
+    *("metrics", "tasks", "topology"),
     *("functional", "links", "utils"),
 ]
 """Rooms from the top to the ground; a room may import those below it, as tests/test_rooms.py sees to."""
