@@ -83,12 +83,6 @@ By itself xdist would begin with the files of many tests, and end with the few t
 `--no-loadscope-reorder` in pyproject.toml."""
 
 
-FORKING = (
-    *("/distributed/", "test_cluster.py", "test_forks.py", "test_kill.py", "test_same_names.py", "test_signals.py"),
-    *("test_site.py", "test_bundles.py", "test_tutorial.py", "test_users_networks.py", "test_walk.py"),
-)
-"""Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
-
 SAME_RUNS = ("test_all_policies.py", "test_all_aggregations.py", "test_all_dropouts_and_substitutions.py")
 """Tests that compare with the same usual runs of all policies, which a worker keeps: tests/helpers/tester."""
 
@@ -155,12 +149,20 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            for scope, parts in {"forks": FORKING, "policies": SAME_RUNS}.items():
-                if any(part in nodeid for part in parts):
-                    return scope
-            return super()._split_scope(nodeid)
+            file = nodeid.partition("::")[0]
+            if _starts_forks(config.rootpath / file):
+                return "forks"
+            return "policies" if file.endswith(SAME_RUNS) else super()._split_scope(nodeid)
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@functools.cache
+def _starts_forks(file):
+    """Return True if processes of a file's tests are forks of one that has loaded everything: helpers/forked.py."""
+    imports = ("from forked import", "from walk import", "from killing.cells import")
+    text = file.read_text(encoding="utf-8")
+    return file.parent.name == "distributed" or any(line.startswith(imports) for line in text.splitlines())
 
 
 @pytest.fixture(autouse=True, scope="session")
