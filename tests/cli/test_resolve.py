@@ -60,7 +60,14 @@ def test_missing_data_keep_their_type(tmp_path):
 def test_the_columns_are_those_that_the_run_then_has(config, more, tmp_path, capsys):
     """All of them but those of rounds in which something happens that here does not."""
     shared = ["--monitors+=Fairness", "--monitors+=MergedModel", "--trainer.max_rounds=2", "--model.local_epochs=1"]
-    words = [f"--config={config}", *SMALL, *shared, f"--trainer.default_root_dir={tmp_path}", *more]
+    words = [
+        f"--config={config}",
+        *SMALL,
+        "--data.samples_per_client=40",
+        *shared,
+        f"--trainer.default_root_dir={tmp_path}",
+        *more,
+    ]
     expected = set_up(words).columns
     assert run("fit", words) == 0, capsys.readouterr()
     [file] = tmp_path.glob("**/metrics.csv")

@@ -30,7 +30,13 @@ def scope(load):
     return load("gpu.scope").Scope(str(DEVICE), clients=4, images=16, small=True, recorder=Repeating)
 
 
-@pytest.mark.parametrize("name", ["same", "losses", "steps", "streams", "rounds", "tasks", "memory"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("same", "losses", "steps", "streams", "rounds", "memory"),
+        pytest.param("tasks", marks=pytest.mark.slow),  # made as the table of rounds is
+    ],
+)
 def test_stage_makes_its_table_on_the_pretended_device(check, scope, name, monkeypatch):
     monkeypatch.setattr(stacked_engine, "StepTimer", lambda *_: lambda: 1.0)  # CUDA's events are not there
     with everything_on(DEVICE):
