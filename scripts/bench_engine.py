@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in words.configs or [] if name not in shipped("configs")]
     if unknown:
         parser.error(f"--configs: there is no '{unknown[0]}'; choose among {', '.join(shipped('configs'))}")
+    for setting in SETTINGS:
+        if not setting.is_installed and setting.name in (words.networks or known):
+            print(f"{setting.name} is left out: it needs {setting.needs}; pip install 'dfl-lightning[hf]'")
     plan = make_plan(words)
     total = sum(seconds for _, seconds in plan.values())
     shown = ", ".join(f"{name} {seconds:.0f} s" for name, (_, seconds) in plan.items())
@@ -121,8 +124,8 @@ def make_plan(words: argparse.Namespace) -> dict[str, tuple[Callable[[], Table],
     runs = 1 + 2.5 * words.one_thread
 
     def chosen(among: Sequence[str]) -> list[Setting]:
-        wanted = [s for s in SETTINGS if s.name in (words.networks or among) and s.name in among]
-        return [s.resized(words.clients, words.samples, words.batch_size) for s in wanted]
+        named = [s for s in SETTINGS if s.name in (words.networks or among) and s.name in among]
+        return [s.resized(words.clients, words.samples, words.batch_size) for s in named if s.is_installed]
 
     def seconds(settings: Sequence[Setting], part: float) -> float:
         turns = [1 + min(words.repeats or s.repeats, s.repeats) for s in settings]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +19,25 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.data.splits.index_lists import IndexLists
+from dfl_lightning.engines.calling.finding import find_calling
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
-from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharLSTM, CharTransformer, LeNet, Network, ResNet18
+from dfl_lightning.models import (
+    CNN4,
+    MLP,
+    MNISTCNN,
+    CharLSTM,
+    CharTransformer,
+    HuggingFace,
+    LeNet,
+    LoRA,
+    Network,
+    ResNet18,
+)
 from dfl_lightning.objectives import Duration, Plain
 from dfl_lightning.tasks import Classification, NextToken, Task
 
@@ -32,6 +45,7 @@ ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "loop": LoopEngine
 OPTIMIZER = functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
 LEARNING_RATE = 0.01
 CLASSES = 10
+WORDS = 200
 
 
 class VisionTransformer(Network):
@@ -54,6 +68,30 @@ CharGRU = functools.partial(CharLSTM, cell="GRU")
 LargeLSTM = functools.partial(CharLSTM, units=256)
 
 
+def adapted_transformer() -> Network:
+    """Make the network of `lora_gossip.yaml`: a transformer for characters, with adapters of rank 4."""
+    targets = ["*.query", "*.value", "*.wide", "*.narrow"]
+    return LoRA(CharTransformer(), rank=4, alpha=8, targets=targets, trained=["head.*"])
+
+
+def adapted_bert(width: int) -> Network:
+    """Make a BERT of 2 layers for classes of sentences, with its default dropout and adapters of rank 4.
+
+    Args:
+        width: of its layers.
+    """
+    config = {
+        "model_type": "bert",
+        "vocab_size": WORDS,
+        "hidden_size": width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 64,
+    }
+    return LoRA(HuggingFace(config), rank=4, targets=["*.query", "*.value"], trained=["*classifier.*"])
+
+
 @dataclass(frozen=True)
 class Setting:
     """A network and the clients that train it.
@@ -69,7 +107,9 @@ class Setting:
         repeats: repetitions at most.
         validation: samples of each client that others' models are tried on.
         seconds: what a repetition takes on two ordinary cores, more or less.
-        tokens: inputs are lines of so many different tokens, and the next ones are predicted; 0: images and classes.
+        tokens: inputs are lines of so many different tokens; 0: images.
+        classified: the class of a line is predicted, not its next tokens.
+        needs: a library that is not installed with this one.
     """
 
     name: str
@@ -83,11 +123,23 @@ class Setting:
     validation: int
     seconds: float
     tokens: int = 0
+    classified: bool = False
+    needs: str = ""
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of outputs."""
+        return CLASSES if self.classified or not self.tokens else self.tokens
+
+    @property
+    def is_installed(self) -> bool:
+        """True if the library that it needs is installed."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
 
     @property
     def task(self) -> Task:
         """Return the task of the network's outputs."""
-        return NextToken() if self.tokens else Classification()
+        return NextToken() if self.tokens and not self.classified else Classification()
 
     def resized(self, clients: int | None, samples: int | None, batch_size: int | None = None) -> Setting:
         """Replace the numbers of clients and samples and the batch size, if they are given."""
@@ -117,9 +169,16 @@ SETTINGS = (
     Setting("CharGRU", CharGRU, (32,), 100, 32, 8, 4, 5, 16, 12.0, tokens=96),
     Setting("CharLSTM256", LargeLSTM, (32,), 20, 32, 8, 4, 3, 16, 12.0, tokens=96),
     Setting("VisionTransformer", VisionTransformer, (3, 32, 32), 20, 32, 8, 4, 3, 16, 12.0),
+    Setting("CharTransformerLoRA", adapted_transformer, (32,), 20, 64, 16, 4, 5, 16, 4.0, tokens=96),
+    *(
+        Setting(f"BERTLoRA{width}", functools.partial(adapted_bert, width), (32,), 20, 32, 8, 4, 5, 16, 4.0, **kinds)
+        for kinds in [{"tokens": WORDS, "classified": True, "needs": "transformers"}]
+        for width in (32, 64, 128)
+    ),
 )
 """The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two; the networks and lines of `text.yaml` and
-`text_lstm.yaml`, also with GRU layers and with 256 units; a small vision transformer of torchvision."""
+`text_lstm.yaml`, also with GRU layers and with 256 units; a small vision transformer of torchvision; adapters of a
+transformer and of BERTs of three widths."""
 
 
 def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:
@@ -135,7 +194,12 @@ def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]
 
 
 def random_data(
-    shape: Sequence[int], sizes: Sequence[int], validation: int = 0, device: str = "cpu", tokens: int = 0
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    validation: int = 0,
+    device: str = "cpu",
+    tokens: int = 0,
+    classified: bool = False,
 ) -> ClientData:
     """Draw noise instead of images, uint8 as in data sets, and random classes.
 
@@ -145,12 +209,14 @@ def random_data(
         validation: validation samples of each client.
         device: where it lies.
         tokens: see `Setting`.
+        classified: see `Setting`.
     """
+    predicted = 0 if classified else tokens
     generator = torch.Generator().manual_seed(0)
     clients = len(sizes)
     total = sum(sizes) + clients * validation
     images = torch.randint(0, tokens or 256, (total, *shape), generator=generator, dtype=torch.uint8)
-    labels = torch.randint(0, tokens or CLASSES, (total, *(shape if tokens else ())), generator=generator)
+    labels = torch.randint(0, predicted or CLASSES, (total, *(shape if predicted else ())), generator=generator)
     parts = torch.randperm(total, generator=generator).split([*sizes, *[validation] * clients])
     data = ClientData(
         images=images,
@@ -160,7 +226,7 @@ def random_data(
         test=IndexLists([torch.empty(0, dtype=torch.long) for _ in sizes]),
         global_test=None,
         clusters=None,
-        num_classes=tokens or CLASSES,
+        num_classes=predicted or CLASSES,
         scale=torch.tensor(1.0 if tokens else 1 / 128, dtype=torch.float64),
         shift=torch.tensor(0.0 if tokens else -1.0, dtype=torch.float64),
     )
@@ -171,7 +237,7 @@ def built(setting: Setting) -> Network:
     """Build the setting's network, always with the same numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return setting.network().build(setting.shape, setting.tokens or CLASSES)
+        return setting.network().build(setting.shape, setting.outputs)
 
 
 @dataclass
@@ -225,6 +291,7 @@ def federation(setting: Setting, engine: str, data: ClientData, **options: Any) 
         objective=Plain(),
         batch_size=setting.batch_size,
         seed=0,
+        calling=find_calling(network, data.batch(torch.tensor([0, 1]))[0])[0],
         **options,
     )
     made = ENGINES[engine](config, layout, data)
@@ -261,26 +328,29 @@ def counted(kind: type[nn.Module]) -> Iterator[Count]:
 
     Counted where samples go into a network, whatever asked for it: padding is seen, and no formula is trusted.
     """
-    count, lock, stacked_call = Count(), threading.Lock(), StackedNetwork.__call__
+    count, lock = Count(), threading.Lock()
 
     def add(samples: int, steps: int) -> None:
         with lock:
             count.samples += samples
             count.steps += steps
 
-    def stacked(self: StackedNetwork, now: Any, inputs: Tensor) -> Tensor:
-        if now.training:
-            add(inputs.shape[0] * inputs.shape[1], inputs.shape[0])
-        return stacked_call(self, now, inputs)
+    def counting(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def stacked(self: StackedNetwork, now: Any, inputs: Tensor) -> Tensor:
+            if now.training:
+                add(inputs.shape[0] * inputs.shape[1], inputs.shape[0])
+            return call(self, now, inputs)
+
+        return stacked
 
     def plain(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if type(module) is kind and module.training:
+        if isinstance(module, kind) and module.training:
             add(len(args[0]), 1)
 
-    handle = nn.modules.module.register_module_forward_pre_hook(plain)
-    StackedNetwork.__call__ = stacked  # type: ignore[method-assign]
-    try:
+    forms = [form for form in (StackedNetwork, *StackedNetwork.__subclasses__()) if "__call__" in vars(form)]
+    with ExitStack() as restored:
+        restored.callback(nn.modules.module.register_module_forward_pre_hook(plain).remove)
+        for form in forms:
+            restored.callback(setattr, form, "__call__", form.__call__)
+            form.__call__ = counting(form.__call__)  # type: ignore[method-assign]
         yield count
-    finally:
-        StackedNetwork.__call__ = stacked_call  # type: ignore[method-assign]
-        handle.remove()

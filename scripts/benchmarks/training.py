@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from benchmarks.federations import (
 )
 from benchmarks.tables import Table, busy_note, microseconds, times
 from benchmarks.timing import Candidate, Machine, Times, alternate
+from dfl_lightning.engines.stacked import CannotStack
 
 
 class PlainLoop:
@@ -116,10 +118,8 @@ def train_table(settings: Sequence[Setting], machines: Sequence[Machine], repeat
                     setting.name,
                     setting.describe(),
                     f"{machine.threads}, {machine.clock}",
-                    *(microseconds(found.median(n), found.spread(n)) for n in ("stacked", "loop", "plain", bound)),
-                    times(found.ratio("plain", "stacked")),
-                    times(found.ratio("loop", "stacked")),
-                    times(found.ratio(bound, "stacked")),
+                    *(_microseconds(found, name) for name in ("stacked", "loop", "plain", bound)),
+                    *(_times(found, name, "stacked") for name in ("plain", "loop", bound)),
                 ]
             )
             table.numbers.append(
@@ -146,26 +146,37 @@ def train_table(settings: Sequence[Setting], machines: Sequence[Machine], repeat
     return table
 
 
-def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[Times, dict[str, Count], float]:
+def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[Times, dict[str, Count], float | None]:
     """Measure seconds for a sample by candidate.
 
-    Also return the samples and steps in the first run of each, and the largest difference of rows between engines.
+    Also return the samples and steps in the first run of each, and the largest difference of rows between engines. A
+    network that cannot be stacked has no candidate `stacked`, and its difference is None.
     """
     sizes = [setting.samples] * setting.clients
-    data = random_data(setting.shape, sizes, device=machine.device, tokens=setting.tokens)
+    data = random_data(
+        setting.shape, sizes, device=machine.device, tokens=setting.tokens, classified=setting.classified
+    )
     all_clients, some = torch.arange(setting.clients), setting.some_clients
-    stacked, loop = (federation(setting, engine, data) for engine in ("stacked", "loop"))
-    plain = PlainLoop(stacked, some)
-    candidates = {
-        "stacked": Candidate(lambda: int(stacked.train(all_clients).samples.sum())),
+    candidates: dict[str, Candidate] = {}
+    stacked, loop = None, federation(setting, "loop", data)
+    try:
+        stacked = together = federation(setting, "stacked", data)
+    except CannotStack as obstacle:
+        print(f"{setting.name} cannot be stacked: {obstacle}", file=sys.stderr)
+    else:
+        candidates["stacked"] = Candidate(lambda: int(together.train(all_clients).samples.sum()))
+    plain = PlainLoop(loop, some)
+    candidates |= {
         "loop": Candidate(lambda: int(loop.train(some).samples.sum())),
         "plain": Candidate(plain.run, plain.prepare),
     }
     steps = max(1, -(-setting.samples // setting.batch_size) // setting.stride)
     no_images = setting.tokens or setting.name == "MLP"
     formats = {"bound": False} if no_images else {"bound": False, "bound, channels last": True}
-    candidates |= {name: Candidate(BigBatch(stacked, steps, last).run) for name, last in formats.items()}
-    found, counts = _counting(candidates, type(stacked.network), repeats, machine)
+    candidates |= {name: Candidate(BigBatch(loop, steps, last).run) for name, last in formats.items()}
+    found, counts = _counting(candidates, type(loop.network), repeats, machine)
+    if stacked is None:
+        return found, counts, None
     rows, others = (these.bank.rows("trained")[some.to(machine.device)] for these in (stacked, loop))
     return found, counts, float((rows - others).abs().max())
 
@@ -246,6 +257,14 @@ def _counting(
             yield
 
     return alternate(candidates, repeats, machine, counting), counts
+
+
+def _microseconds(found: Times, name: str) -> str:
+    return microseconds(found.median(name), found.spread(name)) if name in found.seconds else "cannot be stacked"
+
+
+def _times(found: Times, slow: str, fast: str) -> str:
+    return times(found.ratio(slow, fast)) if fast in found.seconds else ""
 
 
 def _sizes(setting: Setting) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import math
 import pytest
 import torch
 
+from dfl_lightning.models import MLP
+
 SECTIONS = ["train", "skew", "rules", "rows", "losses", "lightning", "systems"]
 CLIENTS, SAMPLES = 5, 12
 TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=1", "--rounds=1", "--parameters=300"]
@@ -143,6 +145,33 @@ def test_the_plain_loop_starts_anew_in_every_repetition(load):
     plain.prepare()
     assert all(torch.equal(p, s) for p, s in zip(moved, start, strict=True))
     assert torch.equal(clients.bank.layout.flatten(plain._modules[1]), clients.bank.rows("models")[1])
+
+
+def test_a_network_that_cannot_be_stacked_has_the_other_candidates(load, capsys):
+    federations, training = load("benchmarks.federations"), load("benchmarks.training")
+    timing = load("benchmarks.timing")
+
+    def hooked():
+        network = MLP(hidden=[4])
+        network.register_forward_hook(lambda *_: None)
+        return network
+
+    setting = federations.Setting("Hooked", hooked, (1, 2, 2), 2, 4, 2, 1, 1, 1, 1.0)
+    table = training.train_table([setting], [timing.Machine()], 1)
+    assert table.rows[0][3] == "cannot be stacked"
+    assert table.rows[0][7:] == ["", "", ""]
+    assert set(table.numbers[0]["counts"]) >= {"loop", "plain", "bound"}
+    assert "Hooked cannot be stacked: it has hooks" in capsys.readouterr().err
+
+
+def test_a_network_whose_library_is_missing_is_left_out(main, load, capsys, monkeypatch):
+    settings = load("benchmarks.federations").SETTINGS
+    bert = next(setting for setting in settings if setting.name == "BERTLoRA32")
+    assert (bert.needs, bert.outputs) == ("transformers", 10)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main([*TINY, "--only=train", "--networks=BERTLoRA32"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("BERTLoRA32 is left out: it needs transformers; pip install 'dfl-lightning[hf]'\n")
 
 
 def test_one_thread_adds_a_row_by_processor_time(main, capsys):
