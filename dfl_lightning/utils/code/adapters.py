@@ -29,7 +29,8 @@ class Adapter:
     def forward(self, x: Tensor) -> Tensor:
         """Add the adapter's output to that of the layer, [..., outputs]."""
         plain: Tensor = super().forward(x)  # type: ignore[misc]
-        return plain + self.scaling * F.linear(F.linear(x, self.lora_A), self.lora_B)
+        inner = F.linear(x, self.lora_A)  # It is scaled rather than the output, which is larger.
+        return plain + F.linear(self.scaling * inner, self.lora_B)
 
     def reset_parameters(self) -> None:
         """Draw A as a linear layer draws its weight, and set B to 0, so that the adapter begins as nothing."""

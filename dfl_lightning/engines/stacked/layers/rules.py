@@ -50,8 +50,8 @@ def adapted(layer: Any, name: str, now: Pass, x: Activation) -> Activation:
     inputs = x.leading()
     rows = inputs.reshape(x.clients, -1, inputs.shape[-1])
     inner = batched_product(rows, now.tensors[f"{name}.lora_A".removeprefix(".")], None)
-    outer = batched_product(inner, now.tensors[f"{name}.lora_B".removeprefix(".")], None)
-    return plain.like(plain.tensor + layer.scaling * outer.view_as(plain.tensor))
+    outer = batched_product(layer.scaling * inner, now.tensors[f"{name}.lora_B".removeprefix(".")], None)
+    return plain.like(plain.tensor + outer.view_as(plain.tensor))
 
 
 def _transposed(function: Callable[..., Tensor]) -> Rule:
