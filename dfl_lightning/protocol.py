@@ -96,7 +96,7 @@ class RoundProtocol:
         call_round_hook(trainer, "on_dropout", round)
         round.active[: round.num_clients] &= self.federation.topology.present(round.index)
         round.active[round.num_clients :] = True
-        round.active[: round.num_clients] &= round.due
+        round.active &= round.due
         round.log("active", int(round.active[: round.num_clients].sum()))
         self._settle_availability(round)
         round.jobs = self.federation.start_of_training(round.active)

@@ -3,6 +3,8 @@
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.choco_mix import CHOCOMix
+from dfl_lightning.callbacks.aggregation.events.buffered import Buffered
+from dfl_lightning.callbacks.aggregation.events.pairwise import Pairwise
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
@@ -86,6 +88,7 @@ __all__ = [
     "Asynchronous",
     "Bernoulli",
     "Boltzmann",
+    "Buffered",
     "CHOCOMix",
     "ClippedGossip",
     "Clock",
@@ -119,6 +122,7 @@ __all__ = [
     "NeighbourAccuracy",
     "NoiseAttack",
     "Outgoing",
+    "Pairwise",
     "Policy",
     "Prediction",
     "ProductError",

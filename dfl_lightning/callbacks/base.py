@@ -322,6 +322,8 @@ class Aggregation(Policy):
             of averaging trained models; links must then go both ways.
         column_stochastic: whether the weights sum to 1 for each sender instead of each receiver.
         reads_topology_weights: whether the weights are those of the topology's links.
+        mixes_current_models: whether it mixes models as they are when a client finishes, on an asynchronous clock,
+            instead of those that clients have published last.
     """
 
     family = "aggregation"
@@ -331,6 +333,15 @@ class Aggregation(Policy):
     updates_senders: bool = False
     column_stochastic: bool = False
     reads_topology_weights: bool = False
+    mixes_current_models: bool = False
+
+    def awaited(self, round: Round) -> Links | None:
+        """Return the links over which clients wait for a model, on an asynchronous clock; None: all that they use.
+
+        Args:
+            round: the round after its mixing.
+        """
+        return None
 
     def shares(self, federation: Federation) -> Tensor | None:
         """Return a fixed factor of each node in all averages, float64 [n]; None if the factors depend on the round."""

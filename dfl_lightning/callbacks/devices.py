@@ -13,6 +13,8 @@ from torch import Tensor
 
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.functional import transfer_seconds
+from dfl_lightning.links import Links
+from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.randomness.random_streams import stream
@@ -151,13 +153,21 @@ class Devices:
             round: the round after its mixing, whose ledger has all messages.
         """
         sent = round.ledger.by_link(len(round.bank.layout.shared))
-        return transfer_seconds(
-            sent.links.receivers,
-            sent.links.senders,
-            sent.models + sent.parts,
-            sent.bytes,
-            *(self.numbers[name] for name in ("up", "down", "latency")),
-        )
+        return self._transfer_seconds(sent.links, sent.models + sent.parts, sent.bytes)
+
+    def model_seconds(self, links: Links, numbers: int) -> Tensor:
+        """Compute the seconds that each client spends on one whole model over each of these links, float64 [m].
+
+        Args:
+            links: links between nodes; the time of an upload to a server is added to its sender.
+            numbers: number of shared parameters of a model.
+        """
+        one = torch.ones(len(links), dtype=torch.long)
+        return self._transfer_seconds(links, one, BYTES * numbers * one)
+
+    def _transfer_seconds(self, links: Links, messages: Tensor, size: Tensor) -> Tensor:
+        limits = (self.numbers[name] for name in ("up", "down", "latency"))
+        return transfer_seconds(links.receivers, links.senders, messages, size, *limits)
 
     def round_seconds(self, round: Round) -> float:
         """Compute the seconds of the slowest client in a synchronous round: its training and then its messages.

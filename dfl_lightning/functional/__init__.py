@@ -33,6 +33,12 @@ from dfl_lightning.functional.evaluation import (
     without_mean,
     worst_decile_mean,
 )
+from dfl_lightning.functional.events import (
+    BufferedEvents,
+    BufferedServer,
+    buffered_coefficients,
+    pair_coefficients,
+)
 from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
@@ -101,6 +107,8 @@ from dfl_lightning.functional.systems.panm_theory import (
 from dfl_lightning.functional.waves import next_wave, round_span, staleness_factors, to_nanoseconds
 
 __all__ = [
+    "BufferedEvents",
+    "BufferedServer",
     "Neighbourhoods",
     "OverClients",
     "PairScores",
@@ -116,6 +124,7 @@ __all__ = [
     "best_vote_shares",
     "bggc",
     "boltzmann_weights",
+    "buffered_coefficients",
     "candidates_in_order",
     "centred_cosines",
     "class_sums",
@@ -166,6 +175,7 @@ __all__ = [
     "observed_share",
     "of_clients",
     "over_clients",
+    "pair_coefficients",
     "pairs_received",
     "panm_models_in_round",
     "panm_models_received",

@@ -74,6 +74,8 @@ OTHERS = {
     "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "asynchronous gossip": ["--config", "async_gossip", "--dropout", "Bernoulli"],
+    "AD-PSGD": ["--config", "adpsgd", "--dropout", "Bernoulli"],
+    "FedBuff": ["--config", "fedbuff", "--dropout", "Bernoulli"],
     "gradient tracking": ["--config", "gradient_tracking"],
     "QG-DSGDm": ["--config", "qg_dsgdm"],
     "DFedSAM, several mixing steps": ["--config", "dfedsam", "--aggregation.steps", "2"],

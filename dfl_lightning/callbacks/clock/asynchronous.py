@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Clock, Monitor, Substitution
+from dfl_lightning.callbacks.base import Aggregation, Clock, Monitor, Substitution
 from dfl_lightning.callbacks.devices import Devices
 from dfl_lightning.functional import next_wave, round_span, to_nanoseconds
 from dfl_lightning.functional.waves import NANOSECONDS
@@ -36,6 +36,9 @@ class Asynchronous(Clock):
     evaluations follow the rounds; random draws follow each client's own count of trainings. If all clients take equally
     long and messages take no time, the run is the synchronous one, bit for bit.
 
+    This is so with aggregations that average trained models. `Pairwise` and `Buffered` mix models as they are when a
+    client finishes instead, and describe their rule.
+
     The row sets of a client's published model and of those being sent need as much memory as two models for each
     client.
 
@@ -55,8 +58,6 @@ class Asynchronous(Clock):
     is_asynchronous = True
     state = ("finish", "cycle", "trainings", "published_at")
     logs = ("simulated_seconds", "trainings", "staleness")
-    row_sets = {PUBLISHED: "zeros"}
-    supports_servers = False
 
     def __init__(
         self,
@@ -81,7 +82,8 @@ class Asynchronous(Clock):
         """Set devices, the duration of each client's training, and the span of a round.
 
         Raises:
-            UserError: a client has no training data or does not train, or there is a substitution or a second clock.
+            UserError: a client has no training data or does not train; there is a substitution or a second clock; or
+                there is a server, and an aggregation that waits for all clients.
         """
         empty = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
         if empty:
@@ -102,12 +104,24 @@ class Asynchronous(Clock):
                     f"monitor {type(policy).__name__} is a second clock: clock Asynchronous logs "
                     "simulated_seconds itself; leave the monitor out"
                 )
+        aggregation = federation.require(Aggregation)
+        self._current = aggregation.mixes_current_models
+        if federation.num_servers and not self._current:
+            raise UserError(
+                f"clock Asynchronous: aggregation {type(aggregation).__name__} averages what all clients send to a "
+                "server; use --aggregation Buffered, or a topology without servers"
+            )
         m = federation.num_clients
         self.devices.start(federation)
         self._costs = -1, self._costs[1]
         cost = self._cost(federation, 0)
         self.span = round_span(cost) if self.every is None else round(self.every * NANOSECONDS)
-        self.finish = cost
+        self._upload = torch.zeros_like(cost)
+        if federation.num_servers:
+            up = Links.of(torch.full((m,), m), torch.arange(m), federation.num_nodes)
+            self._upload = to_nanoseconds(self.devices.model_seconds(up, len(federation.layout.shared)))
+        self.finish = cost + self._upload  # a server's client has finished when its model has arrived
+        self.row_sets = {} if self._current else {PUBLISHED: "zeros"}
         self.cycle, self.trainings = torch.zeros(m, dtype=torch.long), torch.zeros(m, dtype=torch.long)
         self.published_at = torch.full((m,), -1)
 
@@ -129,7 +143,8 @@ class Asynchronous(Clock):
     def on_clock(self, round: Round) -> None:
         """Find the clients of the next wave."""
         end = (round.index + 1) * self.span
-        round.due = next_wave(self.finish, self._cost(round.federation, round.index), end)
+        due = next_wave(self.finish, self._cost(round.federation, round.index), end)
+        round.due = torch.cat([due, torch.ones(round.num_servers, dtype=torch.bool)])
         round.cycles, round.instants = self.cycle.clone(), self.finish.clone()
 
     def has_more(self, round: Round) -> bool:
@@ -137,7 +152,12 @@ class Asynchronous(Clock):
         return bool((self.finish <= (round.index + 1) * self.span).any())
 
     def readable(self, round: Round, links: Links) -> Links:
-        """Return the links to clients that have published a model by the time that the receiver finishes."""
+        """Return the links to clients that have published a model by the time that the receiver finishes.
+
+        With an aggregation of current models, all clients have one, and a server gets those that are sent in the wave.
+        """
+        if self._current:
+            return links.between(senders=round.active) if round.num_servers else links
         known = self.published_at >= 0
         if bool(known.all()):
             return links
@@ -147,12 +167,15 @@ class Asynchronous(Clock):
 
     def on_trained(self, round: Round) -> None:
         """Copy the models that clients send in this wave, since mixing overwrites them."""
-        round.bank.scratch(FRESH)
-        round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round))
+        if not self._current:
+            round.bank.scratch(FRESH)
+            round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round))
 
     def on_substitute(self, round: Round) -> None:
         """Read the published model of each sender that has not finished in this wave when its receiver has."""
         receivers, senders = round.selected.receivers, round.selected.senders
+        if self._current:
+            return
         fresh = _is_fresh(round, round.selected)
         when = torch.where(fresh, round.instants[senders], self.published_at[senders])
         round.age = (round.instants[receivers] - when).double() / NANOSECONDS
@@ -165,14 +188,18 @@ class Asynchronous(Clock):
     def on_mixed(self, round: Round) -> None:
         """Write the models of this wave to the row set of published ones."""
         senders = self._senders(round)
-        if len(senders):
+        if len(senders) and not self._current:
             round.bank.combine(lambda rows: rows, [FRESH], PUBLISHED, senders)
 
     def on_round_end(self, round: Round) -> None:
         """Let the clients of this wave start again after their messages have arrived, and log the time."""
         due, senders = round.due[: round.num_clients], self._senders(round)
-        following = self.finish + to_nanoseconds(self.devices.message_seconds(round))
-        following += self._cost(round.federation, round.index)
+        links = round.federation.require(Aggregation).awaited(round) if round.active[: len(due)].any() else None
+        if links is None:
+            messages = self.devices.message_seconds(round)
+        else:
+            messages = self.devices.model_seconds(links, len(round.bank.layout.shared))
+        following = self.finish + to_nanoseconds(messages) + self._cost(round.federation, round.index) + self._upload
         self.finish = torch.where(due, following, self.finish)
         self.cycle = self.cycle + due
         self.trainings, self.published_at = self.trainings.clone(), self.published_at.clone()

@@ -8,11 +8,11 @@ modules is a method:
 
 from inspect import isfunction
 
-from conformance.own import adapted, graphs, mixing, prototypes, robust, selections, served
+from conformance.own import adapted, graphs, mixing, prototypes, robust, selections, served, timed
 
 _METHODS = {
     name: value
-    for module in (adapted, graphs, mixing, prototypes, robust, selections, served)
+    for module in (adapted, graphs, mixing, prototypes, robust, selections, served, timed)
     for name, value in vars(module).items()
     if isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
 }

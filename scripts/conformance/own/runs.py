@@ -121,6 +121,10 @@ class GivenRun:
             begun = _GivenDraws(protocol, draws or {}).begin()
             protocol.train(begun)
             protocol.mix(begun)
+            while (following := protocol.next_wave(begun)) is not None:
+                begun = following
+                protocol.train(begun)
+                protocol.mix(begun)
             protocol.commit(begun)
             self.bank.boundary = self.bank.boundary._replace(closed=True, callbacks=protocol.capture())
         return begun

@@ -7,66 +7,16 @@ import numpy as np
 import pytest
 import torch
 from heap import simulate
-from torch import nn
-from torch.utils.data import TensorDataset
+from scalar_clients import Scalar, fit, scalars, world
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, data
 from dfl_lightning import callbacks as cb
-from dfl_lightning.models import MLP, Network
+from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Ditto, FedProx
 from dfl_lightning.tasks import Regression
 
 
-class Scalar(Network):
-    """A model of one number, 0 at first: a gradient step of 1/4 on (w - y)^2 takes it half of the way to y."""
-
-    def build(self, shape, outputs):
-        self.line = nn.Linear(1, 1, bias=False)
-        nn.init.zeros_(self.line.weight)
-        return self
-
-    def forward(self, x):
-        return self.line(x)
-
-
-def scalars(targets):
-    """Make clients of one training sample, (1, target)."""
-    targets = torch.tensor(targets, dtype=torch.float64).unsqueeze(1)
-    pairs = TensorDataset(torch.ones_like(targets), targets)
-    return data.FromDataset(pairs, parts=[[i] for i in range(len(targets))], test_fraction=0.0, val_fraction=0.0)
-
-
-def fit(clock, folder, *, datamodule, graph, network, rounds, also=(), task=None, epochs=1, ckpt_path=None, **trainer):
-    trainer = {"enable_checkpointing": False, **trainer}
-    trainer = DFLTrainer(
-        max_rounds=rounds,
-        topology=graph,
-        callbacks=[*([clock] if clock else []), *also],
-        accelerator="cpu",
-        precision="64-true",
-        enable_progress_bar=False,
-        default_root_dir=folder,
-        **trainer,
-    )
-    lr = 0.25 if isinstance(network, Scalar) else 0.1
-    options = {} if task is None else {"task": task}
-    module = DFLModule(network, local_epochs=epochs, batch_size=8, optimizer=partial(torch.optim.SGD, lr=lr), **options)
-    trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
-    return trainer, module
-
-
 # --- one event at a time ----------------------------------------------------------------------------------------------
-def world(number):
-    """Draw a graph, targets and speeds; the durations are whole nanoseconds, some of them equal."""
-    draw = np.random.default_rng(number)
-    m = int(draw.integers(2, 12))
-    graph = nx.gnp_random_graph(m, 0.5, seed=number)
-    targets = draw.integers(-8, 9, m)
-    cost = draw.choice([1_000_000_000, 1_500_000_000, 2_000_000_000, 3_700_000_000], m)
-    latency = float(draw.choice([0, 0.25, 2.0]))
-    return m, graph, targets, cost, latency
-
-
 @pytest.mark.parametrize("number", [n if n < 8 else pytest.param(n, marks=pytest.mark.slow) for n in range(100)])
 def test_waves_equal_single_events_bit_for_bit(number, tmp_path):
     """The median of numbers with few binary digits is exact, so that no order of summation hides a difference."""
@@ -370,7 +320,7 @@ def test_ages_without_an_asynchronous_clock_are_refused(tmp_path):
 
 
 def test_servers_are_refused(tmp_path):
-    with pytest.raises(UserError, match="clock Asynchronous is for clients with neighbours, and a server has none"):
+    with pytest.raises(UserError, match="clock Asynchronous: aggregation Uniform averages what all clients"):
         fit(
             cb.Asynchronous(speed=1.0),
             tmp_path,

@@ -349,7 +349,7 @@ def _at(places: Callable[[Listed], Sequence[str]], families: Sequence[str]) -> l
     ]
 
 
-TESTED_APART = {cb.Asynchronous, cb.StalenessWeighted}
+TESTED_APART = {cb.Asynchronous, cb.StalenessWeighted, cb.Pairwise, cb.Buffered}
 """Policies of rounds with several waves, which the tester does not take: tests/callbacks/clock."""
 
 
