@@ -14,8 +14,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         parser = OneSentenceParser(prog="dfl-report", description="One self-contained page about one or several runs.")
-        parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
-        parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
+        help = "a run, a study, a cell of one, or a folder of these; NAME=FOLDER names the method of its runs"
+        parser.add_argument("runs", nargs="+", metavar="FOLDER", help=help)
+        help = "the page (default: in the first folder, report.html if it is a run, otherwise runs.html)"
+        parser.add_argument("--to", metavar="FILE", help=help)
         help = (
             "also each chart as a file (pdf, svg or png) and its numbers as CSV, in the folder figures next to the page"
         )

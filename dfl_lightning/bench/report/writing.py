@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dfl_lightning.bench.report.collection.finding import collect_runs, is_run
 from dfl_lightning.bench.report.methods import Method, find_methods
 from dfl_lightning.runs.reading import PAGE, Run
 from dfl_lightning.utils.errors import UserError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 FIGURES = "figures"
 """Name of the folder of figures next to the page."""
+
+PAGE_OF_FOLDER = "runs.html"
+"""Name of the page of a folder of runs, next to which a study may have a page of its own."""
 
 
 def write_report(
@@ -34,8 +38,8 @@ def write_report(
     """Write a page about runs, and optionally each of its charts as a picture file.
 
     Args:
-        runs: run folders; `NAME=RUN` gives the run's method a name.
-        to: file of the page; default: `report.html` in the first run's folder.
+        runs: run folders, studies, cells of a study, and folders of these; `NAME=RUN` gives the run's method a name.
+        to: file of the page; default: in the first folder, `report.html` if it is a run, otherwise `runs.html`.
         figures: `pdf`, `svg` or `png`: also write each chart in this format, and its rows as CSV.
         figures_to: folder of these files; default: `figures` next to the page.
         width: width of a figure on paper, for example `3.3in`, `8.4cm` or `240pt`: its type then has 8 points, and it
@@ -46,22 +50,24 @@ def write_report(
         The file of the page.
 
     Raises:
-        UserError: a run, format, width or font does not exist, Altair is not installed, or a file cannot be written.
+        UserError: a folder, format, width or font does not exist, a folder holds no run, Altair is not installed, or a
+            file cannot be written.
     """
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
     named = [_named(os.fspath(word)) for word in runs]
-    file = Path(to) if to is not None else Path(named[0][1]) / PAGE
+    first = Path(named[0][1])
+    file = Path(to) if to is not None else first / (PAGE if is_run(first) else PAGE_OF_FOLDER)
     if figures is None:
         for option, value in (("figures-to", figures_to), ("width", width), ("font", font)):
             if value is not None:
                 raise UserError(f"--{option} is about figures; give their format too, for example --figures pdf")
-        return write_page(named, file)
+        return write_page(collect_runs(named), file)
     check_report()
     from dfl_lightning.bench.report.page.paper import read_paper
 
     folder = file.parent / FIGURES if figures_to is None else Path(figures_to)
-    return write_page(named, file, (folder, read_paper(figures, width, font)))
+    return write_page(collect_runs(named), file, (folder, read_paper(figures, width, font)))
 
 
 def write_page(

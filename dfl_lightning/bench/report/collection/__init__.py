@@ -1,0 +1,1 @@
+"""Collections of runs: folders that hold runs, studies and cells."""
