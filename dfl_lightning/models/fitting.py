@@ -25,6 +25,13 @@ from dfl_lightning.utils.plain_tensors import refuse_unusual
 from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.randomness.random_streams import stream
 
+REMEDIES = {
+    "no padding token is defined": "give pad_token_id in the network's config",
+    "decoder_start_token_id": "give decoder_start_token_id in the network's config",
+    "index out of range in self": "an nn.Embedding has too few rows for the data's numbers (vocab_size)",
+}
+"""Parts of torch's and transformers' messages about a network's inputs, and what to do or to look at."""
+
 
 def fit_to_data(
     network: nn.Module,
@@ -66,7 +73,7 @@ def fit_to_data(
     inputs, labels = _samples(data, _two_of_a_client(data), seed)
     kind = f"of shape {shape}" if data.parts is None else str(data.parts)
     wants = f"{name} does not take inputs {kind} as the data has them"
-    with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
+    with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error)}")):
         calling, outputs = find_calling(network, inputs, data.parts)
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
@@ -80,11 +87,16 @@ def fit_to_data(
             try_metric(column, metric, outputs, labels, task, draws)
         except UserError:  # two samples may be too few, or alike
             inputs, labels_of_many = _samples(data, _some_of_all_clients(data), seed)
-            with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
+            with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error)}")):
                 many = evaluated(network, calling, inputs)
             assert isinstance(many, Tensor)
             try_metric(column, metric, many, labels_of_many, task, draws)
     return tuple(outputs.shape[1:]), calling
+
+
+def _remedy(error: Exception) -> str:
+    """Return what helps against an error of a forward pass, to be appended to its message; empty if unknown."""
+    return next((f"; {remedy}" for part, remedy in REMEDIES.items() if part in str(error)), "")
 
 
 def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: Task) -> None:

@@ -133,3 +133,28 @@ def test_a_shipped_network_refuses_inputs_of_parts(small_run, tmp_path):
 def test_what_makes_no_network_is_refused(config, options, sentence):
     with pytest.raises(UserError, match=sentence):
         draw(config, **options)
+
+
+DECODER = {"model_type": "gpt2", "vocab_size": WORDS, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": PLACES}
+ENCODER_DECODER = {"model_type": "t5", "vocab_size": WORDS, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "remedy", "mended"),
+    [
+        (DECODER, "give pad_token_id in the network's config", {"pad_token_id": 0}),
+        ({**TINY, "vocab_size": 9}, r"too few rows for the data's numbers \(vocab_size", {"vocab_size": WORDS}),
+        (ENCODER_DECODER, "give decoder_start_token_id in the network's config", None),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_with_a_remedy(small_run, config, remedy, mended):
+    def fit(config):
+        policies = [callbacks.Gossip(k=1), callbacks.SampleWeighted()]
+        run = small_run(1, policies=policies, module={"network": HuggingFace(config)})
+        run.data = FromDataset(Sentences(), num_clients=3, test_fraction=0.2)
+        return run.fit()
+
+    with pytest.raises(UserError, match=remedy):
+        fit(config)
+    if mended is not None:
+        assert fit({**config, **mended}).rows.isfinite().all()
