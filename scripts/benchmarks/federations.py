@@ -171,8 +171,12 @@ SETTINGS = (
     Setting("VisionTransformer", VisionTransformer, (3, 32, 32), 20, 32, 8, 4, 3, 16, 12.0),
     Setting("CharTransformerLoRA", adapted_transformer, (32,), 20, 64, 16, 4, 5, 16, 4.0, tokens=96),
     *(
-        Setting(f"BERTLoRA{width}", functools.partial(adapted_bert, width), (32,), 20, 32, 8, 4, 5, 16, 4.0, **kinds)
-        for kinds in [{"tokens": WORDS, "classified": True, "needs": "transformers"}]
+        Setting(
+            *(f"BERTLoRA{width}", functools.partial(adapted_bert, width), (32,), 20, 32, 8, 4, 5, 16, 4.0),
+            tokens=WORDS,
+            classified=True,
+            needs="transformers",
+        )
         for width in (32, 64, 128)
     ),
 )
@@ -351,6 +355,7 @@ def counted(kind: type[nn.Module]) -> Iterator[Count]:
     with ExitStack() as restored:
         restored.callback(nn.modules.module.register_module_forward_pre_hook(plain).remove)
         for form in forms:
-            restored.callback(setattr, form, "__call__", form.__call__)
-            form.__call__ = counting(form.__call__)  # type: ignore[method-assign]
+            call: Callable[..., Tensor] = vars(form)["__call__"]
+            restored.callback(setattr, form, "__call__", call)
+            setattr(form, "__call__", counting(call))  # noqa: B010  mypy would read the signature of an assignment.
         yield count
