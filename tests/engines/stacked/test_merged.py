@@ -143,9 +143,24 @@ class Unusual(nn.Module):
         return self.head(self.pool(x.unsqueeze(1))[0].squeeze(1))
 
 
-@pytest.mark.parametrize(
-    "network", [functools.partial(Attention, 0.3), Tied, Unusual], ids=["attention", "tied", "unusual"]
-)
+class Encoder(nn.Module):
+    """Draws in a layer of torch that is computed as a whole, and after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.drop = nn.Embedding(WORDS, WIDTH), nn.Dropout(0.4)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 6, dropout=0.3, batch_first=True)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, tokens):
+        x = self.layer(self.words(tokens.long()))
+        return self.head(self.drop(x if float(x.detach().sum()) < 1e9 else -x).mean(1))
+
+
+NETWORKS = {"attention": functools.partial(Attention, 0.3), "tied": Tied, "unusual": Unusual, "encoder": Encoder}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_both_engines_train_the_same_models(trained, network):
     stacked, rows = trained(made(network), StackedEngine, dtype=torch.float64)
     _, expected = trained(made(network), LoopEngine, dtype=torch.float64)
