@@ -12,6 +12,7 @@ OTHERS = {
     "cli/error_messages.py": "refusals of Lightning's and of the parser",
     "trainer_options.py": "torch's error about a gradient that is NaN has no type",
     "data/readers/arrays.py": "numpy's refusal of an archive with objects has no type",
+    "models/fitting.py": "errors of torch and transformers about a network's inputs have no types",
 }
 """Files that look into the messages of other libraries, and why."""
 TEXT_OF_AN_ERROR = ("error", "refusal", "why", "sentence", "message", "printed", "said", "stdout", "stderr")

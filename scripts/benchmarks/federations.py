@@ -26,6 +26,7 @@ from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.networks.traced import StackedNetwork
+from dfl_lightning.engines.trials.constant_buffers import constant_buffers
 from dfl_lightning.models import (
     CNN4,
     MLP,
@@ -281,7 +282,8 @@ def federation(setting: Setting, engine: str, data: ClientData, **options: Any) 
         **options: further fields of `EngineConfig`.
     """
     network = built(setting)
-    layout = Layout(network)
+    calling, _ = find_calling(network, data.batch(torch.tensor([0, 1]))[0])
+    layout = Layout(network, constant=constant_buffers(network, data, torch.float32, 0, calling))
     device = data.images.device
     noise = torch.randn(data.num_clients, layout.width, generator=torch.Generator().manual_seed(1)).mul_(1e-3)
     models = noise.add_(layout.flatten(network)).to(device)
@@ -295,7 +297,7 @@ def federation(setting: Setting, engine: str, data: ClientData, **options: Any) 
         objective=Plain(),
         batch_size=setting.batch_size,
         seed=0,
-        calling=find_calling(network, data.batch(torch.tensor([0, 1]))[0])[0],
+        calling=calling,
         **options,
     )
     made = ENGINES[engine](config, layout, data)

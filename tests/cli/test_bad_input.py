@@ -177,7 +177,7 @@ REFUSED = {
     # configs
     "--config": "--config needs a file or the name of a shipped config; --list names them",
     "--config --explain": "--config needs a file",
-    "--config afnd": "afnd: no such file, and none of that name among the shipped configs; did you mean 'afind'? (shipped: adf_lora, afind,",
+    "--config afnd": "afnd: no such file, and none of that name among the shipped configs; did you mean 'afind'? (shipped: adf_lora, adpsgd, afind,",
     "--config list.yaml": "list.yaml: a config is a mapping of keys such as data, model, selection; this is a list",
     "--config empty.yaml": "empty.yaml: it is empty; a config names at least data and model",
     "--config unclosed.yaml": "unclosed.yaml, line 3: not readable YAML",

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import runpy
+import sys
 import types
 from pathlib import Path
 
@@ -145,7 +146,8 @@ def test_functions_that_are_not_methods_are_named(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "method"), [("FedAvg", "fedavg"), ("fedfom", "fedfomo"), ("p_fed_graph", "pfedgraph"), ("krumm", "krum")]
 )
-def test_misnamed_methods_are_refused_with_the_right_name(name, method, tmp_path, capsys):
+def test_misnamed_methods_are_refused_with_the_right_name(name, method, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # The file changes within a second, and keeps its size.
     file, text = tmp_path / "misnamed.py", NAMES.replace("class FedAvg: pass", f"def {name}(**inputs): pass")
     file.write_text(text)
     assert main([str(file), "--methods", "fdms_dropout"]) == 2

@@ -191,7 +191,7 @@ def test_missing_gpu_is_refused_in_one_sentence(main, capsys):
     [
         (["--only=trian"], "--only: there is no 'trian'; choose among train, skew"),
         (["--networks=VGG"], "--networks: there is no 'VGG'; choose among LeNet, MLP"),
-        (["--configs=pens2"], "--configs: there is no 'pens2'; choose among adf_lora, afind"),
+        (["--configs=pens2"], "--configs: there is no 'pens2'; choose among adf_lora, adpsgd, afind"),
         (["--repeats=0"], "--repeats must be 1 or more, not 0"),
     ],
 )

@@ -26,7 +26,7 @@ def test_an_unknown_name_is_refused_with_the_choices(tmp_path, monkeypatch, name
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         UserError,
-        match=r"no such file, and none of that name among the shipped configs.*shipped: adf_lora, afind, .*gossip",
+        match=r"no such file, and none of that name among the shipped configs.*shipped: adf_lora, adpsgd, .*gossip",
     ):
         find("configs", name)
 
