@@ -105,7 +105,7 @@ def timm(name: str, **options: Any) -> Callable[[], nn.Module]:
     """Return what makes a network of timm."""
 
     def make() -> nn.Module:
-        import timm as networks
+        import timm as networks  # type: ignore[import-not-found]
 
         return networks.create_model(name, num_classes=CLASSES, **options)
 
