@@ -48,8 +48,8 @@ def test_a_run_counts_once_and_keeps_its_given_name(tmp_path, places):
 def test_folders_without_runs_are_refused_with_their_name(tmp_path, places):
     empty = tmp_path / "studies" / "five" / "cells" / "c_seed-0"
     for folder, sentence in (
-        (empty, "c_seed-0: no run in there, no folder with a metrics.csv; give a run folder or a folder of runs"),
-        (tmp_path / "nowhere", "nowhere: there is no such folder; give a run folder or a folder of runs"),
+        (empty, "c_seed-0: the folder holds no run, which has a metrics.csv; give a run folder or a folder of runs"),
+        (tmp_path / "nowhere", "nowhere: the folder does not exist; give a run folder or a folder of runs"),
         (places["run"] / "metrics.csv", "metrics.csv: this is a file; give the folder of a run"),
     ):
         with pytest.raises(UserError, match=sentence):

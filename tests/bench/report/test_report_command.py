@@ -47,7 +47,7 @@ def test_page_is_written_into_the_run_or_as_requested(tmp_path, make_run, capsys
 
 def test_mistakes_are_answered_by_one_sentence(tmp_path, make_run, capsys, monkeypatch):
     assert main([str(tmp_path / "none")]) == 2
-    assert "none: there is no such folder; give a run folder or a folder of runs" in capsys.readouterr().err
+    assert "none: the folder does not exist; give a run folder or a folder of runs" in capsys.readouterr().err
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
     (tmp_path / "file").write_text("")
     assert main([str(run), "--to", str(tmp_path / "file" / "page.html")]) == 2

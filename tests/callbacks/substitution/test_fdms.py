@@ -188,7 +188,7 @@ def many(clients):
 
 
 NO_MEMORY = torch.device("meta")
-"""Where tensors have sizes only: those of 10,000 clients would take 1.7 GB."""
+"""Device of tensors with sizes and no numbers, since those of 10,000 clients would take 1.7 GB."""
 
 
 def test_server_refuses_to_compare_all_pairs_of_many_clients(monkeypatch):

@@ -33,9 +33,9 @@ def collect_runs(named: Sequence[tuple[str, str]]) -> list[tuple[str, Path]]:
             runs.append((name, Path(folder)))
             continue
         for run in _runs_below(Path(folder)):
-            place = run.resolve()
-            if place not in seen:
-                seen.add(place)
+            resolved = run.resolve()
+            if resolved not in seen:
+                seen.add(resolved)
                 runs.append((name, run))
     return runs
 
@@ -48,18 +48,20 @@ def is_run(folder: str | os.PathLike[str]) -> bool:
 def _runs_below(folder: Path) -> list[Path]:
     """List the run folders below a folder, sorted; raise if there are none."""
     if not folder.exists():
-        raise UserError(f"{folder}: there is no such folder; give a run folder or a folder of runs, as in runs/afind")
+        raise UserError(f"{folder}: the folder does not exist; give a run folder or a folder of runs, as in runs/afind")
     if not folder.is_dir():
         raise UserError(f"{folder}: this is a file; give the folder of a run, or a folder of runs")
     found = []
-    for place, folders, files in os.walk(folder, onerror=_refuse):
+    for path, folders, files in os.walk(folder, onerror=_refuse):
         if METRICS in files:
-            found.append(Path(place))
+            found.append(Path(path))
             folders.clear()  # nothing below a run is another run
         else:
             folders[:] = [name for name in folders if not name.startswith(".")]
     if not found:
-        raise UserError(f"{folder}: no run in there, no folder with a {METRICS}; give a run folder or a folder of runs")
+        raise UserError(
+            f"{folder}: the folder holds no run, which has a {METRICS}; give a run folder or a folder of runs"
+        )
     return sorted(found)
 
 
