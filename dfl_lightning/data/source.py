@@ -57,6 +57,8 @@ class Source:
         writers: writer of each training sample as an index of `writer_names`, int64 [N]; None if it is not known.
         test_writers: writer of each sample of the official test set, int64 [T], or None.
         writer_names: names of all writers.
+        writer_groups: ground-truth group of each writer, a number from 0 on, in the order of `writer_names`; empty if
+            there are none.
         strata: stratum of each training sample, int64 [N] from 0 on, which partitions use instead of its class. None
             means: the classes; for a regression ten parts of equally many samples by the first column of the targets;
             for labels the rarest label of a sample, or L if it has none.
@@ -90,6 +92,7 @@ class Source:
     words: tuple[str, ...] = ()
     checksums: dict[str, int] | None = None
     parts: Parts | None = None
+    writer_groups: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check targets, writers and strata, and that test samples have the shape of training samples."""
@@ -118,6 +121,11 @@ class Source:
                         f"data {self.name}: writers reach from {low} to {high}, but writer_names has "
                         f"{len(self.writer_names)}; name every writer"
                     )
+        if self.writer_groups and len(self.writer_groups) != len(self.writer_names):
+            raise UserError(
+                f"data {self.name}: {len(self.writer_groups)} writer_groups for {len(self.writer_names)} writers; name "
+                "the group of every writer, or of none"
+            )
         for attribute in ("labels", "test_labels"):  # integers of any dtype are classes, and other code expects int64
             numbers = getattr(self, attribute)
             if numbers is not None and numbers.dtype in _WHOLE:
@@ -266,6 +274,7 @@ class Source:
             return self.checksums
         names = (self.name, self.num_classes, self.writer_names, self.categories, self.words)
         names += () if self.parts is None else (self.parts,)  # type: ignore[assignment]
+        names += (self.writer_groups,) if self.writer_groups else ()  # type: ignore[assignment]
         return {
             "inputs": checksum_of([self.images, self.test_images], self.scale),
             "targets": checksum_of([self.labels, self.test_labels, self.target_scale, self.target_shift]),

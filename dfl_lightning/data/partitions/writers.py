@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dfl_lightning.data.partitions.base import Assignment, Partition
+from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.random_streams import numpy_stream
@@ -20,6 +20,9 @@ class ByWriter(Partition):
     clients as such writers, all are used. If the official test set has samples of the same writers (`FEMNIST`), a
     client is tested on its own ones, and a writer without any is left out. If all its writers are different (`MNIST`),
     a share of the client's own samples is held out for the test.
+
+    If the data have groups of writers (`Text` with packages), these are the ground-truth clusters of the clients, and
+    as many clients are drawn from each, or one more from the first ones.
 
     Args:
         min_samples: least number of a writer's training samples, before a validation part is held out.
@@ -77,9 +80,10 @@ class ByWriter(Partition):
                 f"{len(np.unique(writers))} natural clients of {source.name} have {self.min_samples} training "
                 f"samples{kept}{' and a test sample' if own_tests else ''}; lower num_clients or min_samples"
             )
-        chosen = np.sort(numpy_stream(seed, "writers").permutation(eligible)[:num_clients]).tolist()
+        chosen = _draw(eligible, source, num_clients, seed)
         return Assignment(
             [train[writer] for writer in chosen],
+            clusters=np.array(source.writer_groups)[chosen] if source.writer_groups else None,
             writers=np.array([source.writer_names[writer] for writer in chosen]),
             test=[tests[writer] for writer in chosen] if own_tests else None,
             tests_on_own=not own_tests,
@@ -96,6 +100,25 @@ class ByWriter(Partition):
                 chosen = numpy_stream(seed, "classes of a writer", writer).permutation(existing)[: self.classes]
                 kept[writer] = part[np.isin(labels[part], chosen)]
         return kept
+
+
+def _draw(eligible: list[int], source: Source, num_clients: int, seed: int) -> list[int]:
+    """Draw the writers that are clients, in the order of their numbers; equally many of each group, if any."""
+    if not source.writer_groups:
+        return np.sort(numpy_stream(seed, "writers").permutation(eligible)[:num_clients]).tolist()
+    groups = np.array(source.writer_groups)
+    names = np.unique(groups)
+    chosen = []
+    for group, wanted in zip(names, np.bincount(contiguous_clusters(num_clients, len(names), "ByWriter")), strict=True):
+        members = [writer for writer in eligible if groups[writer] == group]
+        if wanted > len(members):
+            raise UserError(
+                f"data.partition ByWriter: {num_clients} clients are {wanted} of each group, but group {group} of "
+                f"{source.name} has {len(members)} natural clients with enough samples; "
+                "lower num_clients or min_samples"
+            )
+        chosen += numpy_stream(seed, "writers", int(group)).permutation(members)[:wanted].tolist()
+    return sorted(chosen)
 
 
 def _by_writer(writers: np.ndarray) -> dict[int, np.ndarray]:
