@@ -20,6 +20,7 @@ from dfl_lightning.build_checks import (
     check_phases,
     load_run_topology,
     refuse_broken_start,
+    refuse_large_rows,
     refuse_missing_data,
     refuse_other_losses,
     refuse_other_weights,
@@ -181,6 +182,8 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             "which is seeded for each client and step; forward passes of training wait for each other"
         )
         trainer.remarks += [] if remark in trainer.remarks else [remark]
+    if former is None and trainer.strategy.root_device.type == "cpu":
+        refuse_large_rows(federation, len(_row_sets(federation, phases)), dtype_of_rows(trainer), trainer.world_size)
     engine = _engine(module, trainer, federation, of_engine, phases, former, calling)
     if former is None:
         bank = _bank(trainer, federation, phases, engine, module.init_skip)

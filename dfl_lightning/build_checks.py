@@ -23,6 +23,7 @@ from dfl_lightning.topology.reading.normalise import WrongSize
 from dfl_lightning.trainer_callbacks import check_monitored
 from dfl_lightning.utils.code.constructor_arguments import arguments_of
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import machine_memory, size
 from dfl_lightning.utils.randomness.global_generators import name_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,32 @@ if TYPE_CHECKING:
 
 _MOST_TRIED = 10_000
 """Largest number of clients among whom data are divided only to know whether it can be advised."""
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+def refuse_large_rows(federation: Federation, row_sets: int, dtype: torch.dtype, processes: int) -> None:
+    """Raise if the models of all clients do not fit into the memory of this machine.
+
+    Counted are the rows of one process, with the buffer that a round writes, and the base. A run needs more.
+
+    Args:
+        federation: network and numbers of nodes.
+        row_sets: number of row sets in addition to `models`.
+        dtype: precision of the rows.
+        processes: number of processes among which the rows are divided.
+
+    Raises:
+        UserError: they need more memory than the machine has.
+    """
+    nodes, layout, memory = -(-federation.num_nodes // processes), federation.layout, machine_memory()
+    needed = (2 + row_sets) * nodes * layout.width * dtype.itemsize + layout.base_bytes
+    if memory is not None and needed > memory:
+        raise UserError(
+            f"model.network {type(federation.network).__name__}: the models of {nodes:,} clients of "
+            f"{layout.width:,} numbers each need at least {size(needed)} of memory (this machine has {size(memory)}); "
+            "lower data.num_clients, train adapters of a frozen network (models.LoRA), or start more processes on "
+            "further machines (torchrun), which divide the clients"
+        )
 
 
 # --- topology -----------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from dfl_lightning.utils.randomness.random_streams import stream
 REMEDIES = {
     "no padding token is defined": "give pad_token_id in the network's config",
     "decoder_start_token_id": "give decoder_start_token_id in the network's config",
+    "must have the same dtype": "call .float() on the network (trainer.precision: 64-true computes in float64)",
     "index out of range in self": "an nn.Embedding has too few rows for the data's numbers (vocab_size)",
 }
 """Parts of torch's and transformers' messages about a network's inputs, and what to do or to look at."""
@@ -73,7 +74,7 @@ def fit_to_data(
     inputs, labels = _samples(data, _two_of_a_client(data), seed)
     kind = f"of shape {shape}" if data.parts is None else str(data.parts)
     wants = f"{name} does not take inputs {kind} as the data has them"
-    with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error)}")):
+    with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error, network, data)}")):
         calling, outputs = find_calling(network, inputs, data.parts)
     _refuse_outputs(name, outputs, wanted, task)
     assert isinstance(outputs, Tensor)
@@ -87,15 +88,24 @@ def fit_to_data(
             try_metric(column, metric, outputs, labels, task, draws)
         except UserError:  # two samples may be too few, or alike
             inputs, labels_of_many = _samples(data, _some_of_all_clients(data), seed)
-            with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error)}")):
+            with reported_as(lambda error: UserError(f"{wants} ({reason(error)}){_remedy(error, network, data)}")):
                 many = evaluated(network, calling, inputs)
             assert isinstance(many, Tensor)
             try_metric(column, metric, many, labels_of_many, task, draws)
     return tuple(outputs.shape[1:]), calling
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, network: nn.Module, data: ClientData) -> str:
     """Return what helps against an error of a forward pass, to be appended to its message; empty if unknown."""
+    shapes = [tuple(data.input_shape)] if data.parts is None else [part.shape for part in data.parts.each]
+    longest = max((shape[0] for shape in shapes if len(shape) == 1), default=0)
+    positions = [getattr(getattr(m, "config", None), "max_position_embeddings", None) for m in network.modules()]
+    fewest = min((number for number in positions if isinstance(number, int)), default=longest)
+    if longest > fewest:  # a network of transformers, whose error names neither
+        return (
+            f"; a sequence has {longest} tokens, and the network {fewest} positions (max_position_embeddings): cut the "
+            "sequences, or make the config's number larger"
+        )
     return next((f"; {remedy}" for part, remedy in REMEDIES.items() if part in str(error)), "")
 
 

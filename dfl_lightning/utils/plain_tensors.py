@@ -30,7 +30,8 @@ def refuse_unusual(network: nn.Module) -> None:
     """Raise if a parameter or buffer is of a kind that a row cannot contain.
 
     Raises:
-        UserError: a parameter or buffer is complex, sparse, quantized, nested or without values.
+        UserError: a parameter or buffer is complex, sparse, quantized, nested or without values, or a parameter has
+            fewer than 32 bits.
     """
     for kind, tensors in (("parameter", network.named_parameters()), ("buffer", network.named_buffers())):
         for name, tensor in tensors:
@@ -38,4 +39,10 @@ def refuse_unusual(network: nn.Module) -> None:
                 raise UserError(
                     f"model.network {type(network).__name__}: {kind} '{name}' is {adjective}; models are exchanged as "
                     "dense real numbers, so keep it as such (a complex one as torch.view_as_real has it)"
+                )
+            if kind == "parameter" and tensor.is_floating_point() and tensor.itemsize < 4:
+                short = str(tensor.dtype).removeprefix("torch.")
+                raise UserError(
+                    f"model.network {type(network).__name__}: parameter '{name}' is {short}; models are kept in "
+                    "float32, so call .float() on the network (trainer.precision: bf16-mixed computes in bfloat16)"
                 )

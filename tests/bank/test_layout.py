@@ -292,6 +292,13 @@ def test_a_network_with_unusual_tensors_is_refused_naming_the_tensor(word, what)
         Layout(With(UNUSUAL[word], what))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_parameters_of_fewer_bits_are_refused_and_the_remedy_works(dtype):
+    with pytest.raises(UserError, match=f"parameter 'weight' is {dtype}; .* call .float()".replace("torch.", "")):
+        Layout(nn.Linear(2, 3).to(dtype))
+    assert Layout(nn.Linear(2, 3).to(dtype).float()).width == 9
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_quantized_buffer_is_refused():
     with pytest.raises(UserError, match="buffer 'more' is quantized"):
