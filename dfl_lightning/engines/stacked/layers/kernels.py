@@ -27,7 +27,9 @@ class BatchedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute outputs [k, N, O] from inputs [k, N, I], weight [k, O, I] and bias [k, O] or None."""
-        ctx.save_for_backward(inputs, weight)
+        wants_inputs, wants_weight, _ = ctx.needs_input_grad
+        # The inputs of a frozen layer, which are as large as an activation, are not kept.
+        ctx.save_for_backward(inputs if wants_weight else None, weight if wants_inputs else None)
         outputs = torch.bmm(inputs, weight.mT)
         return outputs if bias is None else outputs.add_(bias.unsqueeze(1))  # This is faster on CPUs than baddbmm.
 
