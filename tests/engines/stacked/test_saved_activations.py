@@ -1,4 +1,4 @@
-"""What the stacked engine keeps between the passes of a step: as much for each client as one plain network does."""
+"""The stacked engine keeps as much for the backward pass of a step, for each client, as one plain network does."""
 
 import pytest
 import torch
