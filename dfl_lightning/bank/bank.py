@@ -38,6 +38,7 @@ class Bank(ReferencedRows):
         centre: bool = False,
         to: str | None = None,
         own: str | None = None,
+        stored: tuple[str, Tensor] | None = None,
     ) -> Comparison:
         """Compute the cosine and the distance between the two clients' rows of each link.
 
@@ -51,6 +52,7 @@ class Bank(ReferencedRows):
             to: if `sent`, the rows of senders come from the set `sent`, except where a client compares itself with
                 itself.
             own: the row set of the receivers' own rows; default: `rows`.
+            stored: another row set, and a mask of the links, bool [E], whose senders' rows come from it.
         """
         mine = self.ranks.own[self.ranks.own < self.num_clients]
         sets: list[str | Tensor] = [rows]
@@ -60,6 +62,10 @@ class Bank(ReferencedRows):
             sets, changed = [rows, "sent"], changed[: self.num_clients]
             which += changed[links.senders] & (links.receivers != links.senders)
             told = torch.cat([~changed, told])
+        if stored is not None:
+            name, links_of_it = stored
+            which = torch.where(links_of_it, len(sets), which)
+            sets, told = [*sets, name], torch.cat([told, torch.ones(self.num_clients, dtype=torch.bool)])
         if own is not None:
             sets, which, told = [own, *sets], which + 1, torch.cat([torch.zeros(self.num_clients).bool(), told])
         sources = [(self.stored(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]
@@ -91,6 +97,23 @@ class Bank(ReferencedRows):
                 return compare_rows(read, self.num_clients, links, columns, centre, self.ranks)
             with self.ranks.repeated(self.num_clients, len(sets)) as ranks:
                 return compare_sets(read, self.num_clients, links, which, told, columns, centre, ranks)
+
+    def compare_stacked(self, sets: Sequence[str], links: Links) -> Comparison:
+        """Compute the cosine and the distance between rows of several sets, over the shared parameters.
+
+        Args:
+            sets: s names of row sets.
+            links: pairs of rows, as links between s * m nodes: row i + t * m is that of client i in set t.
+        """
+        m = self.num_clients
+        mine = self.ranks.own[self.ranks.own < m]
+        sources = [self.stored(name)[: len(mine)] for name in sets]
+
+        def read(start: int, stop: int) -> Tensor:
+            return torch.cat([source[:, start:stop] for source in sources])
+
+        with self.timed("compare"), one_sentence(), self.ranks.repeated(m, len(sets)) as ranks:
+            return compare_rows(read, len(sets) * m, links, self.layout.shared_parameters, False, ranks)
 
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None

@@ -40,6 +40,7 @@ class DisPFL(Objective):
     stackable = True
     supports_servers = False
     row_sets = {"mask": "zeros", "next_mask": "zeros"}
+    against_clock = "masks change by rounds that are the same for all clients"
 
     def __init__(self, density: float = 0.5, prune: float = 0.5, common_masks: bool = False) -> None:
         if not 0 < density <= 1:

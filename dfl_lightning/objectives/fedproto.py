@@ -45,6 +45,7 @@ class FedProto(Objective):
     row_sets = {"prototypes": "zeros"}
     numbers = {"_passed": 0.0}
     features = ("head",)
+    against_clock = "prototypes are those of the same round"
 
     def __init__(self, lam: float = 1.0) -> None:
         if not (lam >= 0 and math.isfinite(lam)):

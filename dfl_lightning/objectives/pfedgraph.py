@@ -41,6 +41,7 @@ class PFedGraph(Plain):
     row_sets = {"direction": "zeros"}
     supports_servers = False
     supports_clock = False
+    against_clock = "clients move towards models that were averaged in the same round"
 
     def __init__(
         self, lam: float = 0.01, sign: Literal["towards", "printed"] = "towards", personal_epochs: int | None = None

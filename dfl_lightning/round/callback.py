@@ -39,8 +39,9 @@ class RoundCallback(RecordsArguments, Callback):
         logs: names that it may pass to `round.log`, so that a study knows them before training; `start` may set those
             that depend on the run.
         supports_servers: True if it works in a topology with servers, which receive and mix.
-        supports_clock: True if it works with clients that do not wait for each other: it keeps no state by round and
-            reads other clients' models by `votes` only.
+        supports_clock: True if it works with clients that do not wait for each other: it keeps no state by round, and
+            reads other clients' models by verbs of the round only, those of `receivable` links.
+        against_clock: the reason why it does not, as a clause for the message.
         needs_classes: True if it uses classes; other tasks (`model.task`) are then refused.
         is_asynchronous: True for a clock with which clients do not wait for each other.
         averages_prototypes: True if it mixes the prototypes that the objective `FedProto` sends.
@@ -58,6 +59,7 @@ class RoundCallback(RecordsArguments, Callback):
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
     supports_clock: bool = False
+    against_clock: str = ""
     needs_classes: bool = False
     averages_prototypes: bool = False
     is_asynchronous: bool = False

@@ -51,6 +51,7 @@ class Participant(Protocol):
     logs: tuple[str, ...]
     supports_servers: bool
     supports_clock: bool
+    against_clock: str
     needs_classes: bool
     averages_prototypes: bool
     is_asynchronous: bool
@@ -91,6 +92,7 @@ class LocalObjective(Protocol):
     logs: tuple[str, ...]
     supports_servers: bool
     supports_clock: bool
+    against_clock: str
     needs_classes: bool
     keeps_models: bool
     kept: Sequence[int]
@@ -299,9 +301,10 @@ class Federation:
 
     def _refuse_clock(self, user: Participant | LocalObjective) -> None:
         if self.is_asynchronous and not user.supports_clock:
+            why = f": {user.against_clock}" if user.against_clock else ""
             raise UserError(
-                f"{user.family} {type(user).__name__} does not support clients that do not wait for each other; use "
-                f"another {user.family}, or leave out the clock with --clock null"
+                f"{user.family} {type(user).__name__} does not support clients that do not wait for each other{why}; "
+                f"use another {user.family}, or leave out the clock with --clock null"
             )
 
     @property

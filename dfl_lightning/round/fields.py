@@ -36,6 +36,19 @@ class SubstituteRows:
 
 
 @dataclass(frozen=True)
+class PublishedModels:
+    """The models that clients have published before the present wave, on an asynchronous clock.
+
+    Args:
+        rows: name of the row set that holds them.
+        instants: simulated time at which each was published, in nanoseconds, long [m]; -1: the client has none.
+    """
+
+    rows: str
+    instants: Tensor
+
+
+@dataclass(frozen=True)
 class WaveRecord:
     """The numbers of a wave that has ended, which its round keeps.
 
@@ -95,6 +108,8 @@ class RoundFields:
         cycles: number of each client's own training, long [m], which names its draws; None: the round names them.
         instants: simulated time at which each client's training ends, in nanoseconds, long [m]; only with an
             asynchronous clock.
+        published: the models that clients receive from those that have not finished in this wave yet; None: models of
+            the round are all that there are, as without an asynchronous clock.
         age: age of the model that each selected link brings, in seconds, float64 [E]; only with an asynchronous clock.
         earlier: the waves of this round before the present one.
 
@@ -131,6 +146,7 @@ class RoundFields:
     due: Tensor = field(default_factory=lambda: torch.ones((), dtype=torch.bool))
     cycles: Tensor | None = None
     instants: Written[Tensor] = Written("on_clock")
+    published: PublishedModels | None = None
     age: Written[Tensor] = Written("on_substitute")
     earlier: tuple[WaveRecord, ...] = ()
     ledger: Ledger = field(init=False)
@@ -263,24 +279,28 @@ class RoundFields:
             purpose: name of what is drawn; draws of different names are independent.
             *words: further numbers that the draw depends on.
         """
-        seed = self.federation.seed
-        if self.cycles is None:
-            return links.draw(k, stream_seed(seed, purpose, self.index, *words))
-        seeds = torch.zeros(self.num_nodes, dtype=torch.long)
-        numbers, index = self.cycles.unique(return_inverse=True)
-        of_numbers = [stream_seed(seed, purpose, number, *words) for number in numbers.tolist()]
-        seeds[: self.num_clients] = torch.tensor(of_numbers)[index]
-        return links.draw(k, seeds)
+        return links.draw(k, self._seeds(purpose, *words))
 
     def draw_uniform(self, links: Links, purpose: str, *words: int) -> Tensor:
-        """Draw a number in [0, 1) for each link, float64 [E]; the number depends on the same things as in `draw`.
+        """Draw a number in [0, 1) for each link, float64 [E]; it depends on the same things as in `draw_links`.
 
         Args:
             links: the links that get a number.
             purpose: name of what is drawn; draws of different names are independent.
             *words: further numbers that the draw depends on.
         """
-        return links.uniform(stream_seed(self.federation.seed, purpose, self.index, *words))
+        return links.uniform(self._seeds(purpose, *words))
+
+    def _seeds(self, purpose: str, *words: int) -> int | Tensor:
+        """Return the seed of a named draw: one for all nodes, or one for each, long [n], by its own training."""
+        seed = self.federation.seed
+        if self.cycles is None:
+            return stream_seed(seed, purpose, self.index, *words)
+        seeds = torch.zeros(self.num_nodes, dtype=torch.long)
+        numbers, index = self.cycles.unique(return_inverse=True)
+        of_numbers = [stream_seed(seed, purpose, number, *words) for number in numbers.tolist()]
+        seeds[: self.num_clients] = torch.tensor(of_numbers)[index]
+        return seeds
 
     @property
     def clients_only(self) -> Tensor:

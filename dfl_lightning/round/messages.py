@@ -68,7 +68,8 @@ class RoundMessages(RoundFields):
         """Charge the owners of references: each row of another node that they read costs a model.
 
         Raises:
-            UserError: there are Outgoing policies, and a reference reads another client's row of `models`.
+            UserError: a reference reads another client's row of `models`, and there are Outgoing policies or an
+                asynchronous clock.
         """
         for term in references.terms:
             if term.rows not in ("models", "trained", "sent"):
@@ -80,7 +81,7 @@ class RoundMessages(RoundFields):
                 receivers, senders = references.owners, term.which
             client = receivers >= 0
             receivers, senders = receivers[client], senders[client]
-            if term.rows == "models" and self.has_messages:
+            if term.rows == "models" and (self.has_messages or self.published is not None):
                 unsent = (senders != receivers) & (senders < self.num_clients)
                 if unsent.any():
                     self._refuse_unsent(
@@ -89,51 +90,99 @@ class RoundMessages(RoundFields):
             self.ledger.fetch(receivers, senders)
 
     # --- what others sent ---------------------------------------------------------------------------------------------
+    def receivable(self, links: Links) -> Links:
+        """Return the links whose senders' models can be received: those of active senders.
+
+        On an asynchronous clock, they are those of senders that have published a model by the time that the receiver
+        finishes.
+
+        Args:
+            links: links between nodes.
+        """
+        if self.published is None:
+            return links.between(senders=self.active)
+        known = (self.published.instants >= 0)[links.senders] | self.is_fresh(links)
+        return links if bool(known.all()) else links.keep(known)
+
+    def is_fresh(self, links: Links) -> Tensor:
+        """Return True for each link over which the model of this round's training is received, bool [E].
+
+        On an asynchronous clock, this is so if the sender has finished in this wave, no later than its receiver.
+        Otherwise the receiver gets what the sender has published before; see `published`.
+
+        Args:
+            links: links between nodes.
+        """
+        return ~self._is_stored(links.receivers, links.senders)
+
+    def _is_stored(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        """Return True where a receiver gets the model that the sender has published before this wave, bool [e]."""
+        if self.published is None:
+            return torch.zeros(len(receivers), dtype=torch.bool)
+        fresh = self.active[senders] & (self.instants[senders] <= self.instants[receivers])
+        return ~fresh & (receivers != senders)
+
     def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
-        """Replace other clients' rows of `trained` by their rows of `sent` in summands of `mix`.
+        """Replace other clients' rows of `trained` by those that the receivers get, in summands of `mix`.
+
+        These are their rows of `sent`, or on an asynchronous clock those of the models that they published last.
 
         Args:
             terms: summands, each the weights of rows in w sums and the name of the row set.
             receivers: long [w], the nodes that get the sums.
         """
-        if not self.bank.changes_messages:
-            return list(terms)
         received: list[tuple[Weights, str]] = []
         for weights, name in terms:
-            if name == "trained":
-                of_others, of_itself = _split_own(weights, receivers)
-                received += [(of_itself, "trained"), (of_others, "sent")]
-            else:
-                received.append((weights, name))
+            received += self._by_set(weights, receivers) if name == "trained" else [(weights, name)]
         return received
 
+    def _by_set(self, weights: Weights, receivers: Tensor) -> list[tuple[Weights, str]]:
+        """Divide weights of rows of `trained` by the row sets that receivers get them from.
+
+        Args:
+            weights: weights of rows in w sums.
+            receivers: long [w], the nodes that get the sums; -1: no node, without a row of its own.
+        """
+        to = receivers[weights.jobs]
+        stored, parts = self._is_stored(to, weights.rows), [(weights, "trained")]
+        any_stored = bool(stored.any())
+        if self.bank.changes_messages:
+            is_own = weights.rows == to
+            parts = [(weights.keep(is_own), "trained"), (weights.keep(~is_own & ~stored), "sent")]
+        elif any_stored:
+            parts = [(weights.keep(~stored), "trained")]
+        if any_stored and self.published is not None:
+            parts.append((weights.keep(stored), self.published.rows))
+        return parts
+
     def _as_received(self, references: References) -> list[tuple[Tensor, References]]:
-        """Replace other clients' rows of `trained` by their rows of `sent` in references.
+        """Replace other clients' rows of `trained` by those that the owners get, in references; see `received_terms`.
 
         References that read different row sets cannot be in one batch. The result is a list of batches, each with the
         indices of its references, long.
         """
         everything = torch.arange(len(references))
-        if not self.bank.changes_messages:
+        if not self.bank.changes_messages and self.published is None:
             return [(everything, references)]
+        names = ["sent", "trained", "" if self.published is None else self.published.rows]
         terms: list[Term] = []
-        own_rows: list[Tensor] = []  # for each term with single rows of `trained`: True if the row is the owner's
+        sets: list[Tensor] = []  # for each term with single rows of `trained`: the set of each row, an index of `names`
         for term in references.terms:
             if term.rows == "trained" and isinstance(term.which, Weights):
-                of_others, of_itself = _split_own(term.which, references.owners)
-                terms += [Term("trained", of_itself), Term("sent", of_others)]
-            else:
-                terms.append(term)
-                if term.rows == "trained" and isinstance(term.which, Tensor):
-                    own_rows.append(term.which == references.owners)
-        # The bits of a reference's pattern tell in which of these terms it reads its owner's row.
-        pattern = sum((is_own.long() << bit for bit, is_own in enumerate(own_rows)), torch.zeros_like(everything))
+                terms += [Term(name, weights) for weights, name in self._by_set(term.which, references.owners)]
+                continue
+            terms.append(term)
+            if term.rows == "trained" and isinstance(term.which, Tensor):
+                of_sent = self.bank.changes_messages & (term.which != references.owners)
+                sets.append(torch.where(self._is_stored(references.owners, term.which), 2, (~of_sent).long()))
+        # The digits of a reference's pattern, in base 3, are the sets of these terms.
+        pattern = sum((of * 3**digit for digit, of in enumerate(sets)), torch.zeros_like(everything))
         batches = []
         for kind in pattern.unique().tolist():
             index = torch.nonzero(pattern == kind).squeeze(1)
-            bits = iter(range(len(own_rows)))
+            digits = iter(range(len(sets)))
             read = [
-                replace(term, rows="trained" if kind >> next(bits) & 1 else "sent")
+                replace(term, rows=names[kind // 3 ** next(digits) % 3])
                 if term.rows == "trained" and isinstance(term.which, Tensor)
                 else term
                 for term in terms
@@ -142,11 +191,11 @@ class RoundMessages(RoundFields):
         return batches
 
     def _refuse_mixing_starts(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> None:
-        """Raise if there are Outgoing policies and a sum mixes another client's row of `models`, which is not sent.
+        """Raise if a sum mixes another client's row of `models`, which is not sent with Outgoing policies or a clock.
 
         Only its difference from the model that the client sent may be mixed, so that the two weights add up to 0.
         """
-        if not self.has_messages:
+        if not self.has_messages and self.published is None:
             return
         m, n = self.num_clients, self.num_nodes
         read = [(weights, name) for weights, name in terms if name in ("models", "trained", "sent")]
@@ -164,9 +213,12 @@ class RoundMessages(RoundFields):
             self._refuse_unsent(f"mixes client {int(of[unsent[0]])}'s model from before the round's training")
 
     def _refuse_unsent(self, what: str) -> None:
+        if self.published is None:
+            why, remedy = "no Outgoing policy has passed", "run without --outgoing"
+        else:
+            why, remedy = "clients that do not wait for each other do not publish", "run with --clock null"
         raise UserError(
-            f"{nth_round(self.index)}: a policy {what}, which no Outgoing policy has passed; "
-            "read the row set 'trained' or 'sent', or run without --outgoing"
+            f"{nth_round(self.index)}: a policy {what}, which {why}; read the row set 'trained' or 'sent', or {remedy}"
         )
 
     def references(self, receivers: Tensor, rows: Tensor) -> References:
@@ -185,14 +237,3 @@ class RoundMessages(RoundFields):
         if substitutes.relative:
             terms.append(Term("models", receivers))
         return References(tuple(terms), receivers, "trained")
-
-
-def _split_own(weights: Weights, receivers: Tensor) -> tuple[Weights, Weights]:
-    """Separate the weights of other nodes' rows from those of the receivers' own rows.
-
-    Args:
-        weights: weights of rows in w sums.
-        receivers: long [w], the nodes that get the sums; -1: no node, without a row of its own.
-    """
-    is_own = weights.rows == receivers[weights.jobs]
-    return weights.keep(~is_own), weights.keep(is_own)

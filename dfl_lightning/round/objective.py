@@ -20,6 +20,7 @@ class Objective(RecordsArguments, LocalRule):
         logs: names that it may pass to `round.log`, so that a study knows them before training.
         supports_servers: True if it works in a topology with servers, which receive and mix.
         supports_clock: True if it works with clients that do not wait for each other: it reads no values of a round.
+        against_clock: the reason why it does not, as a clause for the message.
         kept: number of entries of each parameter that a client exchanges; empty: all of them.
         keeps_models: True if clients keep their own models even under a server, which learns something else from them.
         method_name: the name that reports give to methods with this objective; empty if it defines no method.
@@ -30,6 +31,7 @@ class Objective(RecordsArguments, LocalRule):
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
     supports_clock: bool = False
+    against_clock: str = ""
     kept: Sequence[int] = ()
     keeps_models: bool = False
     method_name: str = ""

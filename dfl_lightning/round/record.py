@@ -33,7 +33,8 @@ class Round(RoundMessages):
     """
 
     # --- the verbs, charged to the ledger -----------------------------------------------------------------------------
-    # Of the row set `trained`, a client may read its own row only. For other clients it reads their rows of `sent`.
+    # Of the row set `trained`, a client may read its own row only. For other clients it reads their rows of `sent`, or
+    # on an asynchronous clock the models that they have published last.
     def evaluate(self, references: References, split: str = "train") -> Evaluation:
         """Evaluate models on their owners' data; each row of another node is charged to the owner as a model.
 
@@ -64,9 +65,9 @@ class Round(RoundMessages):
             split: `train` or `val`.
 
         Returns:
-            Losses, float64 [E]; NaN if the sender has dropped out.
+            Losses, float64 [E]; NaN if the sender's model cannot be received; see `receivable`.
         """
-        up = links.between(senders=self.active)
+        up = self.receivable(links)
         losses = self.evaluate(References.rows(rows, up.senders, up.receivers, rows), split).losses
         return losses if len(up) == len(links) else up.spread(losses, links)
 
@@ -100,9 +101,10 @@ class Round(RoundMessages):
         centre: bool = False,
         own: str | None = None,
     ) -> Comparison:
-        """Compute the similarity of the clients of each link; NaN if the sender dropped out; see `charge_comparison`.
+        """Compute the similarity of the clients of each link; NaN if the sender's model cannot be received.
 
-        A receiver compares its own trained row with the rows that the senders sent. A server compares sent rows on both
+        A receiver compares its own trained row with the rows that the senders sent, on an asynchronous clock with those
+        that they have published last. It is charged; see `charge_comparison`. A server compares sent rows on both
         sides. With `own="models"` a receiver compares the model that it had before the round's training (FedFomo's
         distances); a link to itself then compares this model with its own row of `rows`.
 
@@ -116,24 +118,31 @@ class Round(RoundMessages):
             own: the row set of the receivers' own rows; default: that of `rows`.
 
         Raises:
-            UserError: there are Outgoing policies, and the rows are not among those that clients send; or `own` is
-                given and there are servers.
+            UserError: there are Outgoing policies or an asynchronous clock, and the rows are not among those that
+                clients send or publish; or `own` is given and there are servers.
         """
         if own is not None and self.num_servers:
             raise UserError(f"{nth_round(self.index)}: under a server no client compares others with its own {own!r}")
-        up = links.between(senders=self.active)
+        up = self.receivable(links)
         self.charge_comparison(rows, up, columns, relative_to)
         passed = isinstance(rows, str) and rows != "models"
-        if self.has_messages and not passed and bool((up.receivers != up.senders).any()):
+        unsent = not passed and (self.has_messages or self.published is not None)
+        if (unsent or (self.published is not None and relative_to == "start")) and self._has_others(up):
             what = "models from before the round's training" if isinstance(rows, str) else "gradients"
-            self._refuse_unsent(f"compares clients by {what}")
+            self._refuse_unsent(f"compares clients by {'updates' if passed else what}")
         to = "sent" if isinstance(rows, str) and rows == "trained" else None
         if to is not None and self.num_servers:
             rows, to = "sent", None
-        comparison = self.bank.compare(rows, up, columns, relative_to, centre, to, own)
+        stored = ~self.is_fresh(up)
+        of_set = (self.published.rows, stored) if self.published is not None and bool(stored.any()) else None
+        comparison = self.bank.compare(rows, up, columns, relative_to, centre, to, own, of_set)
         if len(up) == len(links):
             return comparison
         return Comparison(up.spread(comparison.cosines, links), up.spread(comparison.distances, links))
+
+    @staticmethod
+    def _has_others(links: Links) -> bool:
+        return bool((links.receivers != links.senders).any())
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
         """Compute gradients of the mean training loss at the references, [n, width]; charged as in `evaluate`.
@@ -205,7 +214,8 @@ class Round(RoundMessages):
     def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
         """Replace receivers' rows by a column-wise function of the rows that have a vote; charged as in `mix`.
 
-        A row counts once, however many votes it has. A row of `substitute_rows` is received as a whole model: an update
+        A row counts once, however many votes it has. Rows of other clients are those that they sent, on an asynchronous
+        clock those that they have published last. A row of `substitute_rows` is received as a whole model: an update
         is added to the receiver's own model first. Personal columns and the rows of receivers without votes stay.
 
         Args:
@@ -219,11 +229,14 @@ class Round(RoundMessages):
         all_receivers, rows = self.voters.receivers[counted], self.voters.senders[counted]
         of_nodes = self._of_block(rows, 0)
         receivers, senders = all_receivers[of_nodes], rows[of_nodes]
-        foreign = senders != receivers
+        foreign, stored = senders != receivers, self._is_stored(receivers, senders)
+        fresh = foreign & ~stored
         entries: list[tuple[str, Tensor, Tensor, str | None]] = [
             ("trained", receivers[~foreign], senders[~foreign], None),
-            ("sent", receivers[foreign], senders[foreign], None),
+            ("sent", receivers[fresh], senders[fresh], None),
         ]
+        if self.published is not None:
+            entries.append((self.published.rows, receivers[stored], senders[stored], None))
         charged = [(receivers, senders)]
         for block, substitutes in enumerate(self.substitute_rows, start=1):
             inside = self._of_block(rows, block)

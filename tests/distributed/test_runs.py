@@ -74,6 +74,7 @@ OTHERS = {
     "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "asynchronous gossip": ["--config", "async_gossip", "--dropout", "Bernoulli"],
+    "AFIND+ on published models": ["--config", "async_afind", "--dropout", "Bernoulli"],
     "AD-PSGD": ["--config", "adpsgd", "--dropout", "Bernoulli"],
     "FedBuff": ["--config", "fedbuff", "--dropout", "Bernoulli"],
     "gradient tracking": ["--config", "gradient_tracking"],

@@ -59,7 +59,7 @@ def formulas(cell):
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
 
 
-OF_OTHER_PAGES = {"forecast", "multilabel", "regression", "tabular", "text", "text_lstm", "async_gossip"}
+OF_OTHER_PAGES = {"forecast", "multilabel", "regression", "tabular", "text", "text_lstm", "async_gossip", "async_afind"}
 """Configs that show a task or a clock, with a method of another config."""
 
 

@@ -45,7 +45,7 @@ def configs(commands):
 # --- the comparison is fair -------------------------------------------------------------------------------------------
 def test_every_shipped_method_for_these_data_is_a_row(toy):
     others = {"fdms", "forecast", "multilabel", "regression", "tabular", "text", "text_lstm"}
-    others |= {"async_gossip", "adpsgd", "fedbuff"}  # on another clock
+    others |= {"async_gossip", "async_afind", "adpsgd", "fedbuff"}  # on another clock
     others |= {"lora_gossip", "ffa_lora", "fedsa_lora", "adf_lora"}  # on text
     assert {words.split()[0] for words in toy.METHODS.values()} == set(shipped("configs")) - others
 

@@ -57,7 +57,8 @@ class Boltzmann(Aggregation):
         if not 0 <= gamma <= 1:
             raise UserError(f"aggregation.gamma={gamma}; it is a share between 0 and 1")
         self.temperature, self.contribution, self.gamma = temperature, contribution, gamma
-        self.supports_clock = contribution == "cross"  # the others need answers from clients that are still training
+        self.supports_clock = contribution == "cross"
+        self.against_clock = "" if self.supports_clock else "it needs losses from clients that are still training"
         if smooth == "rounds" and contribution == "cross":
             raise UserError(
                 "aggregation.smooth=rounds is for the losses of eq. 15, and contribution=cross smooths none; use "

@@ -32,6 +32,7 @@ class CHOCOMix(Metropolis):
     mixes_public_copies = True
 
     supports_clock = False
+    against_clock = "all neighbours keep copies of a model that change in the same round"
 
     def __init__(self, gamma: float = 0.3) -> None:
         if not 0 < gamma <= 1:

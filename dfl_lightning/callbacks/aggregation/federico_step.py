@@ -37,6 +37,8 @@ class FedeRiCoStep(ScoreWeighted):
     """
 
     supports_servers = False
+    supports_clock = False
+    against_clock = "it sends updates to clients that are still training"
     updates_senders = True
 
     def start(self, federation: Federation) -> None:

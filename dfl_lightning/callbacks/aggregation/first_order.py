@@ -31,6 +31,7 @@ class FirstOrder(Aggregation):
     """
 
     supports_servers = False
+    supports_clock = True
 
     def start(self, federation: Federation) -> None:
         """Require validation data, on which gains are measured."""

@@ -32,6 +32,8 @@ class MaskedAverage(Uniform):
     """
 
     supports_servers = False
+    supports_clock = False
+    against_clock = "masks change by rounds that are the same for all clients"
 
     def __init__(self) -> None:
         super().__init__()

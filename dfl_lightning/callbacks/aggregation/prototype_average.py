@@ -42,6 +42,7 @@ class PrototypeAverage(Aggregation):
     needs_classes = True
     averages_prototypes = True
     state = ("known",)
+    against_clock = "prototypes are those of the same round"
 
     def __init__(self, weighting: Literal["samples", "equal"] = "samples") -> None:
         if weighting not in ("samples", "equal"):

@@ -38,6 +38,7 @@ class PushSum(Aggregation):
     supports_servers = False
     column_stochastic = True
     state = ("held",)
+    against_clock = "a sender must know how many clients fetch its model before it shares it out"
 
     def __init__(self) -> None:
         self.held: Tensor  # y, float64 [n]

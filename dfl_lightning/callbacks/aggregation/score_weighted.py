@@ -24,6 +24,8 @@ class ScoreWeighted(Aggregation):
     `FedeRiCo` the scores are in proportion to softmax(-L). The selection's scores must be weights, 0 or more.
     """
 
+    supports_clock = True
+
     def start(self, federation: Federation) -> None:
         """Require a selection whose scores are weights."""
         selection = federation.policy(Selection)

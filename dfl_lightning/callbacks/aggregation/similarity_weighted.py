@@ -33,6 +33,7 @@ class SimilarityWeighted(Aggregation):
     """
 
     supports_servers = False
+    supports_clock = True
     row_sets = {"initial": "models"}
 
     def __init__(self, alpha: float = 0.8, alike: float = 1.0) -> None:

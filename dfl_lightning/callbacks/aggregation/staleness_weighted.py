@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from dfl_lightning.callbacks.aggregation.averages import Uniform
 from dfl_lightning.functional import staleness_factors, uniform_weights
-from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -48,9 +45,6 @@ class StalenessWeighted(Uniform):
 
     def on_weigh(self, round: Round) -> None:
         """Multiply votes by the factors of the models' ages, and divide by their sum."""
-        rows = round.voters.rows
-        received = Links.of(round.selected.receivers, round.substitute, round.num_nodes, rows)
-        ages = torch.zeros(len(received), dtype=torch.float64)
-        ages[received.places(round.selected.receivers, round.substitute)] = round.age
-        factors = staleness_factors(received.spread(ages, round.voters, 0.0) / self.unit, self.power)
+        ages = round.selected.spread(round.age, round.voters, 0.0)
+        factors = staleness_factors(ages / self.unit, self.power)
         round.weights = uniform_weights(round.votes * factors, round.voters)

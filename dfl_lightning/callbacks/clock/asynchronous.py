@@ -13,7 +13,8 @@ from dfl_lightning.callbacks.devices import Devices
 from dfl_lightning.functional import next_wave, round_span, to_nanoseconds
 from dfl_lightning.functional.waves import NANOSECONDS
 from dfl_lightning.links import Links
-from dfl_lightning.round.record import Round, SubstituteRows
+from dfl_lightning.round.fields import PublishedModels
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Asynchronous(Clock):
         due = next_wave(self.finish, self._cost(round.federation, round.index), end)
         round.due = torch.cat([due, torch.ones(round.num_servers, dtype=torch.bool)])
         round.cycles, round.instants = self.cycle.clone(), self.finish.clone()
+        round.published = None if self._current else PublishedModels(PUBLISHED, self.published_at)
 
     def has_more(self, round: Round) -> bool:
         """Return True if a client finishes once more before the end of the round."""
@@ -158,12 +160,7 @@ class Asynchronous(Clock):
         """
         if self._current:
             return links.between(senders=round.active) if round.num_servers else links
-        known = self.published_at >= 0
-        if bool(known.all()):
-            return links
-        fresh = _is_fresh(round, links)
-        readable = known[links.senders] | fresh
-        return links if bool(readable.all()) else links.keep(readable)
+        return round.receivable(links)
 
     def on_trained(self, round: Round) -> None:
         """Copy the models that clients send in this wave, since mixing overwrites them."""
@@ -172,18 +169,14 @@ class Asynchronous(Clock):
             round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round))
 
     def on_substitute(self, round: Round) -> None:
-        """Read the published model of each sender that has not finished in this wave when its receiver has."""
-        receivers, senders = round.selected.receivers, round.selected.senders
+        """Compute the ages of the selected models."""
         if self._current:
             return
-        fresh = _is_fresh(round, round.selected)
-        when = torch.where(fresh, round.instants[senders], self.published_at[senders])
+        receivers, senders = round.selected.receivers, round.selected.senders
+        when = torch.where(round.is_fresh(round.selected), round.instants[senders], self.published_at[senders])
         round.age = (round.instants[receivers] - when).double() / NANOSECONDS
         if len(senders):
             round.log("staleness", float(round.age.mean()))
-        if not bool(fresh.all()):
-            round.substitute_rows.append(SubstituteRows(PUBLISHED, relative=False))
-            round.substitute = torch.where(fresh, senders, round.num_nodes + senders)
 
     def on_mixed(self, round: Round) -> None:
         """Write the models of this wave to the row set of published ones."""
@@ -211,8 +204,3 @@ class Asynchronous(Clock):
     def _senders(self, round: Round) -> Tensor:
         """Return the clients that have finished a training in this wave, long [k]."""
         return torch.nonzero(round.participants).squeeze(1)
-
-
-def _is_fresh(round: Round, links: Links) -> Tensor:
-    """Return True for each link whose sender has finished in this wave, no later than its receiver, bool [E]."""
-    return round.active[links.senders] & (round.instants[links.senders] <= round.instants[links.receivers])

@@ -28,6 +28,7 @@ class Markov(ClientRates):
     """
 
     state = ("up", "at")
+    against_clock = "outages are counted in rounds"
 
     def __init__(self, rate: float | list[float] = 0.5, outage: float = 5.0, full_first_round: bool = False) -> None:
         super().__init__(rate, full_first_round)

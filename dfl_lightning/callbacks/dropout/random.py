@@ -52,6 +52,8 @@ class ExactCount(_RateDropout):
         full_first_round: whether all clients take part in round 0.
     """
 
+    against_clock = "it draws a number of clients of a round"
+
     def draw(self, round: Round) -> Tensor:
         """Draw a random order of the clients; the first ones drop out."""
         m = round.num_clients
@@ -70,6 +72,8 @@ class GroupedCount(_RateDropout):
         rate: share of clients that drop out, 0 to 1; it must leave one client active in each group.
         full_first_round: whether all clients take part in round 0.
     """
+
+    against_clock = "it draws a number of clients of a round"
 
     def start(self, federation: Federation) -> None:
         """Require known groups, and a rate that leaves at least one client of each active."""

@@ -33,6 +33,8 @@ class Trace(Dropout):
             `neighbours`, the mean of the models of its neighbours that are active and have trained before.
     """
 
+    against_clock = "a trace has a line for each round"
+
     def __init__(
         self,
         file: str,

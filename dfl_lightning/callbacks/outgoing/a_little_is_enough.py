@@ -34,6 +34,8 @@ class ALittleIsEnough(Attack):
             (n - m - s) / (n - m) with s = floor(n / 2 + 1) - m, for n clients and m adversaries.
     """
 
+    against_clock = "adversaries look at what all others send in the same round"
+
     def __init__(
         self, fraction: float | None = None, clients: Sequence[int] | None = None, z: float | None = 1.5
     ) -> None:

@@ -42,6 +42,7 @@ class CHOCO(Outgoing):
     row_sets = {"public": "zeros"}
     supports_servers = False
     sends_public_copies = True
+    against_clock = "all neighbours keep copies of a model that change in the same round"
 
     def __init__(self, share: float | None = None, bits: int | None = None) -> None:
         if share is not None and bits is not None:

@@ -27,6 +27,7 @@ class TopK(Outgoing):
 
     row_sets = {"residual": "zeros"}
     sends_updates = True
+    against_clock = "an update is useful only to those that have the model that it starts from"
 
     def __init__(self, share: float = 0.01) -> None:
         if not 0 < share <= 1:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 NOISY = ("cumdelta", "weight", "grad_batch", "grad_at_receiver")
 """Proxies that can be sent with noise."""
 
+OF_MODELS = ("cumdelta", "weight")
+"""Proxies that receivers read from a published model."""
+
 
 class AFIND(Selection):
     """The choice of neighbours with similar feature proxies (AFIND+, arXiv 2407.04460, eq. 7 to 9).
@@ -61,6 +64,7 @@ class AFIND(Selection):
     """
 
     supports_servers = False
+    supports_clock = True
     reads = frozenset({"threshold"})
     state = ("similarity", "probabilities")
 
@@ -121,6 +125,12 @@ class AFIND(Selection):
         if self.proxy_noise and federation.policy(Outgoing) is not None:
             raise UserError(
                 "selection.proxy_noise sends proxies that no Outgoing policy changes; drop it, or use --outgoing null"
+            )
+        if federation.is_asynchronous and (self.proxy not in OF_MODELS or self.proxy_noise):
+            what = "selection.proxy_noise" if self.proxy_noise else f"selection.proxy={self.proxy}"
+            raise UserError(
+                f"{what} compares what clients compute in the same round, and those that do not wait for each other "
+                "publish models only; use --selection.proxy cumdelta without noise, or --clock null"
             )
         # centring removes a common start, so that the first models need not be kept
         starts_cancel = self.center and federation.common_start and not self.proxy_noise
@@ -197,13 +207,13 @@ class AFIND(Selection):
         return self.probabilities
 
     def _compare_proxies(self, round: Round, links: Links) -> Tensor:
-        """Fetch and compare the proxies of active senders; return the last known similarities, float64 [E].
+        """Fetch and compare the proxies that can be received; return the last known similarities, float64 [E].
 
         NaN stands for senders that were never compared.
         """
         if self.similarity is None:
             self.similarity = LinkMemory.empty(round.num_nodes)
-        up = links.between(senders=round.active)
+        up = round.receivable(links)
         self.similarity.write_known(up, self._similarities(round, up))
         return self.similarity.read(links)
 

@@ -59,6 +59,7 @@ class DPFL(Selection):
     reports = "best"
     state = ("first", "has_first", "chosen", "best")
     logs = ("held",)
+    against_clock = "it chooses for all clients of a round together"
 
     neighbour_counts = {"budget": "k"}
 

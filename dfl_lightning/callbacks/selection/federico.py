@@ -38,6 +38,7 @@ class FedeRiCo(Selection):
 
     k: int  # a number only: with `all` there would be no choice
     supports_servers = False
+    supports_clock = True
     scores_are_weights = True
     supports_updates = True
     state = ("averages",)
@@ -58,7 +59,7 @@ class FedeRiCo(Selection):
 
     def on_propose(self, round: Round) -> None:
         """Propose the `k` active neighbours with the largest weights so far, or random ones in an exploring round."""
-        up = round.available.between(senders=round.active)
+        up = round.receivable(round.available)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
         loops = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))

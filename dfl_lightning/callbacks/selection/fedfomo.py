@@ -34,6 +34,7 @@ class FedFomo(Selection):
 
     k: int  # a number only: with `all` there would be no choice
     supports_servers = False
+    supports_clock = True
     scores_are_first_order = True
     state = ("affinity",)
 
@@ -54,7 +55,7 @@ class FedFomo(Selection):
 
     def on_propose(self, round: Round) -> None:
         """Propose `k` active neighbours, each the one with the highest affinity that is left or a random one."""
-        up = round.available.between(senders=round.active)
+        up = round.receivable(round.available)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         affinity, limits = self.affinity.read(up, 0.0), self.limits(round)
         preferred = affinity.unique(return_inverse=True)[1] + round.draw_uniform(up, "fedfomo ties") / 2

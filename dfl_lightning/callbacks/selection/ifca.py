@@ -34,6 +34,7 @@ class IFCA(Selection):
     assigns_servers = True
     _known: tuple[int, Tensor, Tensor] | None = None
     """Index and models of a boundary, and the losses of these models for all clients; the next round may reuse them."""
+    against_clock = "its servers wait for all clients"
 
     def start(self, federation: Federation) -> None:
         """Require servers with different models, and no substitution."""

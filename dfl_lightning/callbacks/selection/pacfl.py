@@ -41,6 +41,7 @@ class PACFL(Selection):
     state = ("mates", "number")
     logs = ("pacfl_clusters",)
     k = "all"
+    against_clock = "all clients wait for the signatures of all others before the first round"
 
     def __init__(
         self,

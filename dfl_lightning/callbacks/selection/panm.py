@@ -60,6 +60,7 @@ class PANM(Selection):
     lists_candidates = False
     state = ("neighbours", "similarity")
     neighbour_counts = {"k": "k", "l": "l"}
+    against_clock = "it compares and matches clients in rounds that are the same for all"
 
     def __init__(
         self,

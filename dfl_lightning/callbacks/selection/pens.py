@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
+OF_OWN_CHOICES = ("expected", "one_less")
+"""Rules whose limit follows from how often a client itself has chosen, however fast it is."""
+
+
 class PENS(Selection):
     """Performance-based neighbour selection in two stages (PENS, arXiv 2107.08517).
 
@@ -39,6 +43,7 @@ class PENS(Selection):
 
     k: int  # a number only: `all` would be another method
     supports_servers = False
+    supports_clock = True
     state = ("counts", "looks", "expected")
     logs = ("peers",)
     neighbour_counts = {"k": "k", "sampled": "sampled"}
@@ -69,8 +74,17 @@ class PENS(Selection):
         self.expected: LinkMemory  # expected number of choices of j at random
 
     def start(self, federation: Federation) -> None:
-        """Begin with empty counts; remark on a run without a second stage."""
+        """Begin with empty counts; remark on a run without a second stage.
+
+        Raises:
+            UserError: clients do not wait for each other, and the limit is not that of each client's own choices.
+        """
         n = federation.num_nodes
+        if federation.is_asynchronous and self.rule not in OF_OWN_CHOICES:
+            raise UserError(
+                f"selection.rule={self.rule} compares with numbers of rounds that are the same for all clients, and "
+                "with clock Asynchronous each one trains at its own speed; use --selection.rule expected"
+            )
         self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
         self.expected = LinkMemory.empty(n)
         if federation.planned_rounds is not None and 0 < federation.planned_rounds <= self.stage_one:
@@ -86,7 +100,7 @@ class PENS(Selection):
         """Propose random active clients in stage one; in stage two the peers, or all in reach without peers."""
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
-            round.candidates = round.draw_links(round.available.between(senders=round.active), number, "pens sampled")
+            round.candidates = round.draw_links(round.receivable(round.available), number, "pens sampled")
         else:
             peers = self._peers(round)
             without = round.available.between(receivers=peers.count == 0)
@@ -108,7 +122,7 @@ class PENS(Selection):
         self.counts.add(round.selected, torch.ones(len(round.selected), dtype=torch.long))
         self.looks.add(round.candidates, torch.ones(len(round.candidates), dtype=torch.long))
         if self.lists_candidates:
-            up = round.available.between(senders=round.active)
+            up = round.receivable(round.available)
             chance = torch.minimum(limits, round.candidates.count).double() / up.count
             self.expected.add(up, chance[up.receivers])
 

@@ -34,6 +34,7 @@ class AdaptiveThreshold(Threshold):
     """
 
     method_name = "+"
+    supports_clock = True
     state = ("threshold",)
     logs = ("threshold",)
 
@@ -49,10 +50,15 @@ class AdaptiveThreshold(Threshold):
         self.threshold: Tensor  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Require a selection whose scores have the unit of the threshold."""
+        """Require a selection whose scores have the unit of the threshold, and rounds if clients exchange entropies."""
         selection_rule = federation.require(Selection).threshold_rule
         if selection_rule not in (None, self.rule):
             raise UserError(f"threshold.rule={self.rule} but selection.rule={selection_rule}; they must be the same")
+        if self.normalise and federation.is_asynchronous:
+            raise UserError(
+                "threshold.normalise=true compares entropies that all neighbours send in the same round, and clients "
+                "that do not wait for each other send none; drop it, or use --clock null"
+            )
         self.threshold = torch.zeros(federation.num_nodes, dtype=torch.float64)
 
     def on_threshold(self, round: Round) -> None:

@@ -33,12 +33,14 @@ class Neighbourhoods:
         own: distance of each voter to the receiver's own row, [E]; read only for receivers that are among their voters.
         pairs: the pairs of different rows with a common receiver, as links with the larger id as receiver.
         apart: distance of each pair, [len(pairs)].
+        names: the id of each voter's row in `pairs`, long [E]; default: its sender.
     """
 
     voters: Links
     own: Tensor
     pairs: Links
     apart: Tensor
+    names: Tensor | None = None
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the squared distances of some receivers at a time, all with the same number w of voters.
@@ -46,10 +48,11 @@ class Neighbourhoods:
         Returns:
             Indices of their voters in the list, long [r, w], and squared distances between these, float64 [r, w, w].
         """
+        names = self.voters.senders if self.names is None else self.names
         for entries in _equally_long(self.voters):
-            members, receivers = self.voters.senders[entries], self.voters.receivers[entries]
-            smaller = torch.minimum(members[:, :, None], members[:, None, :])
-            larger = torch.maximum(members[:, :, None], members[:, None, :])
+            members, receivers, called = self.voters.senders[entries], self.voters.receivers[entries], names[entries]
+            smaller = torch.minimum(called[:, :, None], called[:, None, :])
+            larger = torch.maximum(called[:, :, None], called[:, None, :])
             distances = self.pairs.look_up(self.apart.double(), larger.flatten(), smaller.flatten(), fill=0.0)
             distances = distances.view(larger.shape)
             mine, own = members == receivers, self.own.double()[entries]
@@ -78,7 +81,7 @@ def pairs_received(voters: Links) -> Links:
     if count_pairs(received.count) < len(among) * (len(among) - 1) // 2:
         return distinct_pairs(received)
     larger, smaller = torch.tril_indices(len(among), len(among), offset=-1)
-    return Links(among[larger], among[smaller], voters.nodes)
+    return Links(among[larger], among[smaller], voters.rows)
 
 
 def _equally_long(links: Links) -> Iterator[Tensor]:

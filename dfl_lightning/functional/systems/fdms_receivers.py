@@ -164,8 +164,8 @@ def distinct_pairs(received: Links) -> Links:
     codes = torch.empty(0, dtype=torch.long)
     for start, stop in _receiver_blocks(received):
         _, first, second = _pairs(received, start, stop)
-        codes = torch.cat([codes, (second * received.nodes + first).unique()]).unique()
-    return Links.coded(codes, received.nodes)
+        codes = torch.cat([codes, (second * received.rows + first).unique()]).unique()
+    return Links.coded(codes, received.rows)
 
 
 def count_pairs(received: Tensor) -> int:

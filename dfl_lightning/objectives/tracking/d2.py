@@ -39,6 +39,7 @@ class D2(Plain):
     recordable = True
     supports_servers = False
     supports_clock = False
+    against_clock = "its correction takes the models of two rounds of all clients"
     row_sets = {"descended": "models"}
 
     def start(self, federation: Federation) -> None:

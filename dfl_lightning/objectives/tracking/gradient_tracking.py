@@ -41,6 +41,7 @@ class GradientTracking(Plain):
     stackable = True
     supports_servers = False
     supports_clock = False
+    against_clock = "its correction takes what all clients send in the same round"
     row_sets = {"correction": "zeros"}
 
     def start(self, federation: Federation) -> None:

@@ -41,6 +41,7 @@ class QGDSGDm(Plain):
     recordable = True
     supports_servers = False
     supports_clock = False
+    against_clock = "its momentum is the change of a model in a whole round"
     row_sets = {"momentum": "zeros"}
 
     def __init__(

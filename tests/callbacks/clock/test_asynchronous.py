@@ -167,7 +167,7 @@ def digits():
 def test_equal_speeds_and_free_messages_are_the_synchronous_run(aggregation, tmp_path):
     rows = []
     for clock in (None, cb.Asynchronous(speed=50.0)):
-        also = [cb.Gossip(k=3), aggregation(), cb.Bernoulli(0.2), cb.GaussianNoise(sigma=0.01)]
+        also = [cb.Gossip(k=3), aggregation(), cb.GaussianNoise(sigma=0.01)]
         where = tmp_path / str(len(rows))
         _, module = fit(
             clock, where, datamodule=digits(), graph=weighted(), network=MLP(hidden=[6]), rounds=3, also=also
@@ -283,7 +283,7 @@ def test_links_of_all_waves_are_kept(tmp_path):
 # --- what is refused --------------------------------------------------------------------------------------------------
 REFUSED = [
     ([cb.Gossip(k=2), cb.PushSum()], "aggregation PushSum does not support clients that do not wait for each other"),
-    ([cb.AFIND(k=2), cb.Uniform()], "selection AFIND does not support"),
+    ([cb.PANM(k=2), cb.Uniform()], "selection PANM does not support"),
     ([cb.Gossip(k=2), cb.Boltzmann(contribution="own")], "aggregation Boltzmann does not support"),
     ([cb.Gossip(k=2), cb.Uniform(), cb.ExactCount(0.5)], "dropout ExactCount does not support"),
     ([cb.Gossip(k=2), cb.Uniform(), cb.SimulatedTime(1.0, 1.0, 1.0)], "SimulatedTime is a second clock"),
@@ -304,6 +304,14 @@ def test_unsupported_company_is_refused_before_training(policies, sentence, tmp_
             rounds=1,
             also=policies,
         )
+
+
+def test_each_policy_that_does_not_support_it_has_a_reason():
+    names = [name for name in cb.__all__ if isinstance(getattr(cb, name), type)]
+    policies = {name: getattr(cb, name) for name in names if issubclass(getattr(cb, name), cb.Policy)}
+    bases = ("Policy", "Selection", "Aggregation", "Threshold", "Dropout", "Outgoing", "Substitution", "Attack")
+    without = {n for n, one in policies.items() if not (one.supports_clock or one.against_clock or n in bases)}
+    assert {n for n in without if not issubclass(policies[n], cb.Substitution)} == {"Boltzmann"}  # by its options
 
 
 def test_ages_without_an_asynchronous_clock_are_refused(tmp_path):

@@ -23,6 +23,8 @@ class DistanceWeighted(Aggregation):
     buffers are averaged with the same weights.
     """
 
+    supports_clock = True
+
     def start(self, federation: Federation) -> None:
         """Refuse a substitution that mixes stored rows, which cannot be compared with models of this round."""
         refuse_stored_rows(federation, self, "compares")
@@ -60,9 +62,16 @@ def compared(round: Round, voters: Links) -> Neighbourhoods:
     own = torch.full((len(voters),), torch.nan, dtype=torch.float64)
     itself = voters.any(voters.receivers == voters.senders)[voters.receivers]  # a server does not vote for its own row
     own[itself] = round.compare("trained", voters.keep(itself)).distances
-    pairs = pairs_received(voters)
     round.charge_comparison("sent", voters)
-    return Neighbourhoods(voters, own, pairs, round.bank.compare("sent", pairs).distances)
+    fresh = round.is_fresh(voters)
+    if round.published is None or bool(fresh.all()):
+        pairs = pairs_received(voters)
+        return Neighbourhoods(voters, own, pairs, round.bank.compare("sent", pairs).distances)
+    # a client may have sent one model in this wave and published another one before: row m + j is the latter of j
+    names, m = torch.where(fresh, voters.senders, voters.senders + round.num_clients), round.num_clients
+    pairs = pairs_received(Links.of(voters.receivers, names, m, 2 * m))
+    apart = round.bank.compare_stacked(["sent", round.published.rows], pairs).distances
+    return Neighbourhoods(voters, own, pairs, apart, names)
 
 
 def log_share(round: Round, name: str, voters: Links, where: Tensor) -> None:
