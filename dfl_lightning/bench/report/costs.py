@@ -14,6 +14,9 @@ from dfl_lightning.runs.reading import Run
 SIMULATED = "simulated_seconds"
 """The optional column of metrics.csv with the simulated seconds until the end of a round."""
 
+TRAININGS = "trainings"
+"""The column of metrics.csv with the trainings of a client since the start; runs on an asynchronous clock have it."""
+
 _MESSAGES = ("models_received", "proxies_received", "messages_received")
 
 
@@ -46,6 +49,22 @@ def messages(run: Run) -> float:
     if _MESSAGES[0] not in run.metrics:
         return math.nan
     return float(sum(np.nansum(run.metrics[name]) for name in _MESSAGES if name in run.metrics))
+
+
+def spent(run: Run, column: str) -> np.ndarray | None:
+    """Return a cost from the start of a run until the end of each round, mean over clients; None if it is unknown.
+
+    Args:
+        run: finished or not.
+        column: `SIMULATED`, `TRAININGS`, or a column of metrics.csv with the cost of each round. Without an
+            asynchronous clock each active client of a round trains once.
+    """
+    if column == TRAININGS and column not in run.metrics:
+        return np.nancumsum(run.metrics["active"]) / run.num_clients if "active" in run.metrics else None
+    if column not in run.metrics:
+        return None
+    values = run.metrics[column]
+    return values if column in (SIMULATED, TRAININGS) else np.nancumsum(values)
 
 
 def _simulated(run: Run) -> float:

@@ -1,7 +1,7 @@
 """The charts of the report: each is a function of runs that returns an Altair chart."""
 
 from dfl_lightning.bench.report.charts.clients import gain_over_local, sorted_clients
-from dfl_lightning.bench.report.charts.cost import accuracy_by_bytes, accuracy_by_time
+from dfl_lightning.bench.report.charts.cost import accuracy_by_bytes, accuracy_by_time, accuracy_by_trainings
 from dfl_lightning.bench.report.charts.curves import client_bands, learning_curves
 from dfl_lightning.bench.report.charts.links import collaboration_graph, link_heatmap
 from dfl_lightning.bench.report.charts.over_run import who_from_whom
@@ -12,6 +12,7 @@ from dfl_lightning.bench.report.charts.reasons import dropouts, found_over_round
 __all__ = [
     "accuracy_by_bytes",
     "accuracy_by_time",
+    "accuracy_by_trainings",
     "accuracy_front",
     "client_bands",
     "collaboration_graph",

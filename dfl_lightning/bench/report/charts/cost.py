@@ -1,4 +1,4 @@
-"""Charts of the score against its cost: bytes received, or simulated time."""
+"""Charts of the score against its cost: bytes received, simulated time, or trainings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dfl_lightning.bench.report.charts.base import (
 )
 from dfl_lightning.bench.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.bench.report.charts.line_ends import end_labels, ended
-from dfl_lightning.bench.report.costs import SIMULATED
+from dfl_lightning.bench.report.costs import SIMULATED, TRAININGS, spent
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.over_seeds import from_one, held, known_numbers, thinned
 from dfl_lightning.runs.reading import Run
@@ -49,6 +49,15 @@ def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
     if not methods:
         raise UserError(f"no run has the column {SIMULATED}")
     return _accuracy_by(methods, SIMULATED, 1.0, "simulated seconds", log=False)
+
+
+def accuracy_by_trainings(runs: Sequence[Run | Method]) -> Any:
+    """Draw the test score (the accuracy, for classes) against the trainings of a client, mean over clients.
+
+    Raises:
+        UserError: no run was evaluated on test data.
+    """
+    return _accuracy_by(runs, TRAININGS, 1.0, "trainings of a client", log=False)
 
 
 def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
@@ -149,13 +158,12 @@ def _curve(method: Method, column: str, unit: float, seeds: Sequence[str]) -> li
     series: list[dict[int, tuple[float, float]]] = []
     for run in method.runs:
         series.append({})
-        if column not in run.metrics or score.column not in run.metrics:
+        costs = spent(run, column)
+        if costs is None or score.column not in run.metrics:
             continue
-        column_of_run = run.metrics[column]
-        costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
-        spent = dict(zip(run.metrics["round"].astype(int).tolist(), costs.tolist(), strict=True))
+        until = dict(zip(run.metrics["round"].astype(int).tolist(), (costs * unit).tolist(), strict=True))
         scores = known_numbers(run, score.column)
-        series[-1].update({r: (spent[r], value * score.factor) for r, value in scores.items()})
+        series[-1].update({r: (until[r], value * score.factor) for r, value in scores.items()})
     rounds = sorted({r for points in series for r in points})
     series = [held(run, points, rounds) for run, points in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]

@@ -15,7 +15,7 @@ from dfl_lightning.bench.report.attack import attacks
 from dfl_lightning.bench.report.charts.over_run import within_clusters
 from dfl_lightning.bench.report.charts.reasons import similarity_bounds, stood_in_for
 from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
-from dfl_lightning.bench.report.costs import COSTS, SIMULATED
+from dfl_lightning.bench.report.costs import COSTS, SIMULATED, TRAININGS
 from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
 from dfl_lightning.bench.report.over_seeds import last_scores
 from dfl_lightning.bench.report.page.sentences.chance import about_losers, about_test_samples
@@ -283,6 +283,15 @@ def _add_charts_of_task(collected: Collected, methods: list[Method], tail: str, 
             "Seconds of training and transfer on devices of the given speeds.",
             "wide",
             lambda: charts.accuracy_by_time(methods),
+        )
+    if any(TRAININGS in run.metrics for m in methods for run in m.runs):
+        collected.add(
+            "cost",
+            f"{field}-by-trainings{tail}",
+            f"Test {label} against trainings{where}",
+            "Trainings of a client until then, mean over clients. In a synchronous round an active client trains once.",
+            "wide",
+            lambda: charts.accuracy_by_trainings(methods),
         )
     _add_sweeps(collected, methods, tail, where)
     for column, name, title, axis, share in (

@@ -9,6 +9,7 @@ import numpy as np
 from dfl_lightning.bench.report.chance_level import chance_level, near_chance
 from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
+from dfl_lightning.bench.report.page.sentences.equal_costs import at_equal_costs
 from dfl_lightning.bench.report.page.sentences.verdict import and_, sentences
 from dfl_lightning.bench.report.settings.conditions import in_words, unequal_conditions
 from dfl_lightning.runs.reading import Run
@@ -25,7 +26,8 @@ def qualified(methods: Sequence[Method], brief: bool = False) -> list[str]:
         methods: methods of a task.
         brief: see `sentences`.
     """
-    return [*sentences(methods, brief), *about_conditions(methods, brief), *about_chance(methods)]
+    said = [*sentences(methods, brief), *about_conditions(methods, brief), *about_chance(methods)]
+    return [*said, *at_equal_costs(methods, brief)]
 
 
 def about_conditions(methods: Sequence[Method], brief: bool = False) -> list[str]:
