@@ -15,7 +15,7 @@ import vl_convert
 from dfl_lightning import UserError, read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.line_ends import end_labels, short_names, spread_out
-from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.pictures import linked_figures, rows_of
 from dfl_lightning.bench.report.page.sections import figures

@@ -17,7 +17,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 from PIL import Image
 
 from dfl_lightning import read_run
-from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.look.theme import DARK, LIGHT
 from dfl_lightning.bench.report.network import nodes
 from dfl_lightning.bench.report.writing import write_report
 

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.look.theme import DARK, LIGHT
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what people see who lack a kind of cone, in linear RGB
 VISION = {

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.colours import colour_places, method_dash
-from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.look.theme import DARK, LIGHT
 from dfl_lightning.bench.report.methods import find_methods, names_for_colours
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure, described, heading

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.bench.report.charts.theme import DARK
+from dfl_lightning.bench.report.look.theme import DARK
 from dfl_lightning.bench.report.writing import write_report
 
 DRAWN = "[...document.querySelectorAll('.chart:has(svg)')].map((chart) => chart.id)"

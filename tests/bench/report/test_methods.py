@@ -9,8 +9,8 @@ import yaml
 from scipy import stats
 
 from dfl_lightning.bench.report.charts.colours import colour_places, dash_at
-from dfl_lightning.bench.report.charts.theme import LIGHT
 from dfl_lightning.bench.report.comparable import best_first
+from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.over_seeds import over_seeds, paired, thinned
 from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences

@@ -16,7 +16,7 @@ from PIL import Image
 
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
-from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.network import MOST_ROUNDS, nodes
 from dfl_lightning.bench.report.page.tables import commands_table

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.bench.report.charts.theme import DARK, LIGHT
+from dfl_lightning.bench.report.look.theme import DARK, LIGHT
 from dfl_lightning.bench.report.writing import write_report
 
 SEEN = """() => ({

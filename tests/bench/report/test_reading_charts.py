@@ -11,7 +11,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.axes import whole_ticks
-from dfl_lightning.bench.report.charts.theme import LIGHT
+from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.writing import write_report
 
 ROUNDS, ORDER, LEVELS = 3, ["second", "third", "best"], [0.8, 0.7, 0.9]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dfl_lightning.bench.report.charts.theme import LIGHT, config
 from dfl_lightning.bench.report.comparable import for_charts
+from dfl_lightning.bench.report.look.theme import LIGHT, config
 from dfl_lightning.bench.report.methods import Method, as_methods
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from dfl_lightning.bench.report.charts.base import altair
-from dfl_lightning.bench.report.charts.theme import DASHES, DOTTED, LIGHT
+from dfl_lightning.bench.report.look.theme import DASHES, DOTTED, LIGHT
 from dfl_lightning.bench.report.methods import Method
 
 LOCAL = "Local"

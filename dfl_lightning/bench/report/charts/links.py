@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dfl_lightning.bench.report.charts.base import altair, data, finished
-from dfl_lightning.bench.report.charts.theme import LIGHT, SHAPES
+from dfl_lightning.bench.report.look.theme import LIGHT, SHAPES
 from dfl_lightning.bench.report.network import (
     DROPPED,
     KEPT,

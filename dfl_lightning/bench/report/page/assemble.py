@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dfl_lightning.bench.report.attack import attacks, under_attack
 from dfl_lightning.bench.report.charts import links as link_charts
 from dfl_lightning.bench.report.charts.colours import colour_places
-from dfl_lightning.bench.report.charts.theme import DARK, DASHES, DOTTED, LIGHT, config
+from dfl_lightning.bench.report.look.theme import DARK, DASHES, DOTTED, LIGHT, config, variables
 from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
@@ -105,7 +105,7 @@ def page(
     html = fill(
         "page.html",
         title=study or title(methods),
-        style=_variables() + read("page.css").read_text(encoding="utf-8"),
+        style=variables() + read("page.css").read_text(encoding="utf-8"),
         count=_count(methods),
         lead=_lead(methods) if opening is None else {"warning": "", "first": opening.lead, "others": ""},
         live="" if following is None else live_note(methods, following),
@@ -314,21 +314,3 @@ def _figure(figure: Figure, width: str) -> dict[str, Any]:
         "classes": f"{figure.shape} {width}",
         "height": _SQUARE if figure.shape == "square" else figure.spec.get("height", 0),
     }
-
-
-def _variables() -> str:
-    """Write the colours of both themes as CSS variables."""
-
-    def rules(theme: dict[str, Any]) -> str:
-        colours = [f"--m{number}:{colour}" for number, colour in enumerate(theme["category"])]
-        colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
-        colours.append(f"--ramp:linear-gradient(90deg,{','.join(theme['ramp'])})")
-        return ";".join(colours)
-
-    dark = f":root{{{rules(DARK)}}}"
-    return (
-        f":root{{{rules(LIGHT)};color-scheme:light}}"
-        f"@media screen and (prefers-color-scheme:dark){{{dark[:-1]};color-scheme:dark}}}}"
-        f":root[data-theme=light]{{{rules(LIGHT)};color-scheme:light}}"
-        f"@media screen{{:root[data-theme=dark]{{{rules(DARK)};color-scheme:dark}}}}\n"
-    )

@@ -13,8 +13,8 @@ import numpy as np
 
 from dfl_lightning.bench.report.attack import adversaries
 from dfl_lightning.bench.report.charts.colours import dash_at
-from dfl_lightning.bench.report.charts.theme import LIGHT
 from dfl_lightning.bench.report.comparable import for_charts
+from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_of_clients
 from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS

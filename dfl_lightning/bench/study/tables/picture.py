@@ -10,7 +10,7 @@ from typing import Any
 from dfl_lightning.bench.report.charts.base import altair, data
 from dfl_lightning.bench.report.charts.colours import method_colour
 from dfl_lightning.bench.report.charts.line_ends import with_rim
-from dfl_lightning.bench.report.charts.theme import LIGHT, config
+from dfl_lightning.bench.report.look.theme import LIGHT, config
 from dfl_lightning.bench.report.rendering import rendered
 from dfl_lightning.bench.report.writing import check_report
 from dfl_lightning.bench.stats.statistics import t_interval

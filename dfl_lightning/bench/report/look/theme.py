@@ -105,3 +105,21 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
             "gone": {"color": soft, "fill": soft, "opacity": 0.55},
         },
     }
+
+
+def variables() -> str:
+    """Write the colours of both themes as CSS variables, which a page uses."""
+
+    def rules(theme: dict[str, Any]) -> str:
+        colours = [f"--m{number}:{colour}" for number, colour in enumerate(theme["category"])]
+        colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
+        colours.append(f"--ramp:linear-gradient(90deg,{','.join(theme['ramp'])})")
+        return ";".join(colours)
+
+    dark = f":root{{{rules(DARK)}}}"
+    return (
+        f":root{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen and (prefers-color-scheme:dark){{{dark[:-1]};color-scheme:dark}}}}"
+        f":root[data-theme=light]{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen{{:root[data-theme=dark]{{{rules(DARK)};color-scheme:dark}}}}\n"
+    )

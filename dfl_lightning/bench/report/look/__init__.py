@@ -1,0 +1,1 @@
+"""The look of pages and charts: colours, dashes and shapes."""
