@@ -43,6 +43,7 @@ LEFT_OUT = {
     ("docs/data.md", "--data CINIC10"): "270,000 images that are not downloaded",
     ("docs/gpus.md", "--trainer.accelerator gpu"): "needs a GPU; tests marked gpu run on one",
     ("docs/reports.md", "pip install"): "installing is what .ci/run does",
+    ("docs/reports.md", "--watch"): "serves until it is stopped; tests/bench/report/test_watch_server.py asks it",
     ("docs/studies.md", "pip install"): "installing is what .ci/run does",
     ("docs/studies.md", "--slurm"): "needs a SLURM; tests/bench/study/test_slurm.py has one that is made up",
     ("docs/results.md", "run dpfl_table1_small"): "a day of cells; test_results_page.py reads the study",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
-from dfl_lightning.bench.report.writing import write_report
 from dfl_lightning.cli.outcome import OneSentenceParser, end
+from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 
 
@@ -26,10 +28,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         help = "width of a figure on paper, such as 3.3in, 8.4cm or 240pt: with type of 8 points, and without a title"
         parser.add_argument("--width", help=help)
         parser.add_argument("--font", metavar="NAME", help="font family of the figures, which must be installed")
+        help = "no page, but a table of all runs in a browser, which follows the folders; the page of those picked"
+        parser.add_argument("--watch", action="store_true", help=help)
+        parser.add_argument("--port", type=int, metavar="N", help="port of --watch (default 6010; 0: any free one)")
+        help = "address of --watch (default 127.0.0.1, this machine alone); others can read the runs at any other one"
+        parser.add_argument("--host", metavar="ADDRESS", help=help)
         parser.add_version()
         options = parser.parse_args(argv)
+        if options.watch:
+            _watch(options)
+            return 0
+        _refuse(options, ("port", "host"), "about --watch; give that too")
+        from dfl_lightning.bench.report.writing import write_report  # imported here, because --watch needs none of it
+
         file = write_report(options.runs, options.to, options.figures, options.figures_to, options.width, options.font)
         print(f"{file} ({size(file.stat().st_size)})")
         return 0
 
     return end("dfl-report", work)
+
+
+def _watch(options: argparse.Namespace) -> None:
+    """Serve the table of runs until the process is stopped."""
+    from dfl_lightning.bench.report.watch.hosts import LOOPBACK
+    from dfl_lightning.bench.report.watch.serving import PORT, watch
+
+    _refuse(options, ("to", "figures", "figures_to", "width", "font"), "about a file, and --watch writes none")
+    for folder in options.runs:
+        if "=" in folder and not Path(folder).exists():
+            raise UserError(f"{folder}: --watch names methods itself; give the folder alone")
+    watch(options.runs, options.host or LOOPBACK, PORT if options.port is None else options.port)
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        UserError: one of them is given.
+    """
+    for name in names:
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is {why}")

@@ -19,6 +19,7 @@ from dfl_lightning.utils.storage.files import write_atomically
 if TYPE_CHECKING:
     from dfl_lightning.bench.report.page.opening import Opening
     from dfl_lightning.bench.report.page.paper import Paper
+    from dfl_lightning.bench.report.page.sections import Figure
 
 FIGURES = "figures"
 """Name of the folder of figures next to the page."""
@@ -128,23 +129,47 @@ def write_methods(
         UserError: a file cannot be written.
     """
     from dfl_lightning.bench.report.charts.base import unchecked
-    from dfl_lightning.bench.report.comparable import in_order
-    from dfl_lightning.bench.report.page.assemble import page
     from dfl_lightning.bench.report.page.pictures import linked_figures, write_pictures
-    from dfl_lightning.bench.report.page.sections import figures
 
-    methods = in_order(methods)
-    with unchecked(), _without_garbage_collection():
-        first = None if opening is None else opening(methods)
-        drawn = [*(first.figures if first else []), *figures(methods)]
-        text = page(methods, drawn, study, command, first, following)
-        try:
-            write_atomically(file, lambda open_file: open_file.write(text.encode()))
-        except OSError as error:
-            raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
-        if pictures is not None:
+    methods, drawn, text = _drawn(methods, study, command, opening, following)
+    try:
+        write_atomically(file, lambda open_file: open_file.write(text.encode()))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
+    if pictures is not None:
+        with unchecked(), _without_garbage_collection():
             write_pictures([*drawn, *linked_figures(methods)], *pictures)
     return file
+
+
+def page_text(methods: Sequence[Method], following: float | None = None) -> str:
+    """Return a page that compares methods, as HTML.
+
+    Args:
+        methods: in any order.
+        following: seconds until the next page of a run that is still training, after which a browser reloads the page.
+    """
+    return _drawn(methods, "", "", None, following)[2]
+
+
+def _drawn(
+    methods: Sequence[Method],
+    study: str,
+    command: str,
+    opening: Callable[[Sequence[Method]], Opening] | None,
+    following: float | None,
+) -> tuple[list[Method], list[Figure], str]:
+    """Return the methods in the order of the page, the page's charts, and its text; see `write_methods`."""
+    from dfl_lightning.bench.report.charts.base import unchecked
+    from dfl_lightning.bench.report.comparable import in_order
+    from dfl_lightning.bench.report.page.assemble import page
+    from dfl_lightning.bench.report.page.sections import figures
+
+    with unchecked(), _without_garbage_collection():
+        ordered = in_order(methods)
+        first = None if opening is None else opening(ordered)
+        drawn = [*(first.figures if first else []), *figures(ordered)]
+        return ordered, drawn, page(ordered, drawn, study, command, first, following)
 
 
 @contextmanager
