@@ -17,6 +17,7 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.storage.files import write_atomically
 
 if TYPE_CHECKING:
+    from dfl_lightning.bench.report.page.contents.repeating import StudyFile
     from dfl_lightning.bench.report.page.opening import Opening
     from dfl_lightning.bench.report.page.paper import Paper
     from dfl_lightning.bench.report.page.sections import Figure
@@ -79,6 +80,7 @@ def write_page(
     study: str = "",
     command: str = "",
     opening: Callable[[Sequence[Method]], Opening] | None = None,
+    study_file: StudyFile | None = None,
 ) -> Path:
     """Write a page about runs, grouped into methods.
 
@@ -90,6 +92,7 @@ def write_page(
         study: title of the study.
         command: command that trains the study.
         opening: function that makes the first section of the study's page.
+        study_file: file of the study, to run it again.
 
     Returns:
         The file of the page.
@@ -99,7 +102,7 @@ def write_page(
     """
     check_report()
     methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
-    return write_methods(methods, file, pictures, study, command, opening)
+    return write_methods(methods, file, pictures, study, command, opening, study_file=study_file)
 
 
 def write_methods(
@@ -110,6 +113,7 @@ def write_methods(
     command: str = "",
     opening: Callable[[Sequence[Method]], Opening] | None = None,
     following: float | None = None,
+    study_file: StudyFile | None = None,
 ) -> Path:
     """Write a page that compares methods.
 
@@ -121,6 +125,7 @@ def write_methods(
         command: command that trains the study.
         opening: function that makes the first section of the study's page.
         following: seconds until the next page of a run that is still training, after which a browser reloads the page.
+        study_file: file of the study, to run it again.
 
     Returns:
         The file of the page.
@@ -131,7 +136,7 @@ def write_methods(
     from dfl_lightning.bench.report.charts.base import unchecked
     from dfl_lightning.bench.report.page.pictures import linked_figures, write_pictures
 
-    methods, drawn, text = _drawn(methods, study, command, opening, following)
+    methods, drawn, text = _drawn(methods, study, command, opening, following, study_file)
     try:
         write_atomically(file, lambda open_file: open_file.write(text.encode()))
     except OSError as error:
@@ -149,7 +154,7 @@ def page_text(methods: Sequence[Method], following: float | None = None) -> str:
         methods: in any order.
         following: seconds until the next page of a run that is still training, after which a browser reloads the page.
     """
-    return _drawn(methods, "", "", None, following)[2]
+    return _drawn(methods, "", "", None, following, None)[2]
 
 
 def _drawn(
@@ -158,6 +163,7 @@ def _drawn(
     command: str,
     opening: Callable[[Sequence[Method]], Opening] | None,
     following: float | None,
+    study_file: StudyFile | None,
 ) -> tuple[list[Method], list[Figure], str]:
     """Return the methods in the order of the page, the page's charts, and its text; see `write_methods`."""
     from dfl_lightning.bench.report.charts.base import unchecked
@@ -169,7 +175,7 @@ def _drawn(
         ordered = in_order(methods)
         first = None if opening is None else opening(ordered)
         drawn = [*(first.figures if first else []), *figures(ordered)]
-        return ordered, drawn, page(ordered, drawn, study, command, first, following)
+        return ordered, drawn, page(ordered, drawn, study, command, first, following, study_file)
 
 
 @contextmanager

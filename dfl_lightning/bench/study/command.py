@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.bench.study.cells.cell_state import contradictions, state_of
 from dfl_lightning.bench.study.cells.disk import give_back
@@ -36,6 +36,9 @@ from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.storage.shipped_files import shipped
 from dfl_lightning.utils.words import counted
 from dfl_lightning.utils.wrapping import for_terminal
+
+if TYPE_CHECKING:
+    from dfl_lightning.bench.report.page.contents.repeating import StudyFile
 
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
@@ -347,10 +350,19 @@ def report(words: argparse.Namespace) -> int:
         study=plan.title,
         command=_again(words, "run"),
         opening=partial(opening, make_table(plan)),
+        study_file=_file_to_repeat(words, study),
     )
     trained = len({state.cell.folder for state in done})  # a cell may have several places in the table
     print(f"{file} ({size(file.stat().st_size)}), {trained} of {len(plan.distinct())} cells")
     return 0
+
+
+def _file_to_repeat(words: argparse.Namespace, study: Study) -> StudyFile:
+    """Return the study's file for its page, with the options that a reader elsewhere gives, too."""
+    from dfl_lightning.bench.report.page.contents.repeating import StudyFile
+
+    options = f" --scale {words.scale:g}" if words.scale < 1 else ""
+    return StudyFile(f"{study.name}.yaml", study.path.read_text(encoding="utf-8"), options)
 
 
 def more_seeds(words: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
 from dfl_lightning.bench.report.page.contents.columns import columns_of_page
+from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
 from dfl_lightning.bench.report.page.contents.trouble import LANES, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
@@ -47,6 +48,7 @@ def page(
     command: str = "",
     opening: Opening | None = None,
     following: float | None = None,
+    study_file: StudyFile | None = None,
 ) -> str:
     """Write a report about methods as HTML.
 
@@ -57,6 +59,7 @@ def page(
         command: command that trains the study.
         opening: first section of a study's page, before the verdict.
         following: seconds until the next page, if the run is still training.
+        study_file: file of the study, to run it again.
     """
     all_figures = list(figures(methods) if drawn is None else drawn)
     colours = {name: number for number, name in enumerate(colour_places(names_for_colours(methods)))}
@@ -65,6 +68,7 @@ def page(
     light = [(m, run, light_entry(m, run)) for m, run in every_run(methods) if run.path not in graphs]
     chosen = [*linked, *light]
     trouble = trouble_of_page(methods, with_links(methods, [run for _, run, _ in linked]))
+    repeated = repeats(methods)
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
@@ -75,6 +79,7 @@ def page(
         "trouble": trouble,
         "first": _first([(m, entry) for m, _, entry in linked]),
         "configs": configs(methods),
+        "repeating": texts(repeated, study_file),
     }
     read = files(__package__).joinpath
     scripts = (
@@ -84,6 +89,7 @@ def page(
         "linked.js",
         "address.js",
         "settings.js",
+        "repeating.js",
         "crosshair.js",
         "zoom.js",
         "single.js",
@@ -121,6 +127,7 @@ def page(
         differs=len(methods) > 1,
         settings=settings_section(methods),
         command=command,
+        repeating=repeat_section(repeated, study_file),
         commands=commands_table(methods),
         versions=versions(methods),
         vega=packed_vega(),

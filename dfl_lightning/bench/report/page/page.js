@@ -201,6 +201,7 @@
   }
 
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
+  repeating.offer(data.repeating);
 
   // --- who learns from whom ---
   const runs = data.runs;
