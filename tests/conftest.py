@@ -120,6 +120,8 @@ def _not_here(item):
     """Why a test cannot run on this accelerator; empty if it can."""
     if item.get_closest_marker("hf") and importlib.util.find_spec("transformers") is None:
         return "needs the extra hf"
+    if item.get_closest_marker("wandb") and importlib.util.find_spec("wandb") is None:
+        return "needs wandb"
     if item.get_closest_marker("gpu"):
         return "" if ACCELERATOR == "gpu" else "needs a GPU, and DFL_TEST_ACCELERATOR=gpu"
     if ACCELERATOR == "cpu":

@@ -66,6 +66,7 @@ NO_ROUND = "--print_config"
 
 REFUSED = {
     ("docs/running.md", "WandbLogger"): r"run: pip install -U 'wandb\b",
+    ("docs/reports.md", "--to-wandb"): "--to-wandb needs Weights & Biases: pip install wandb",
     ("docs/reports.md", "Latin Modern Roman"): "there is no such font on this machine",
 }
 """Commands that need what not every machine has, and what they say without it, in one line."""

@@ -57,19 +57,30 @@ def write_report(
     """
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
-    named = [_named(os.fspath(word)) for word in runs]
-    first = Path(named[0][1])
+    first = Path(_named(os.fspath(runs[0]))[1])
     file = Path(to) if to is not None else first / (PAGE if is_run(first) else PAGE_OF_FOLDER)
     if figures is None:
         for option, value in (("figures-to", figures_to), ("width", width), ("font", font)):
             if value is not None:
                 raise UserError(f"--{option} is about figures; give their format too, for example --figures pdf")
-        return write_page(collect_runs(named), file)
+        return write_page(collect_named(runs), file)
     check_report()
     from dfl_lightning.bench.report.page.paper import read_paper
 
     folder = file.parent / FIGURES if figures_to is None else Path(figures_to)
-    return write_page(collect_runs(named), file, (folder, read_paper(figures, width, font)))
+    return write_page(collect_named(runs), file, (folder, read_paper(figures, width, font)))
+
+
+def collect_named(words: Sequence[str | os.PathLike[str]]) -> list[tuple[str, Path]]:
+    """Return the name, which may be empty, and the folder of each run that is named or lies in a folder.
+
+    Args:
+        words: run folders, studies, cells of a study, and folders of these; `NAME=RUN` gives the run's method a name.
+
+    Raises:
+        UserError: a folder does not exist, or holds no run.
+    """
+    return collect_runs([_named(os.fspath(word)) for word in words])
 
 
 def write_page(

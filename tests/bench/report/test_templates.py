@@ -13,6 +13,7 @@ from dfl_lightning import read_run
 from dfl_lightning.bench.report import learning_curves
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page import assemble
+from dfl_lightning.bench.report.page.contents.repeating import Repeat, StudyFile
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
 from dfl_lightning.bench.report.page.settings import Head
@@ -106,6 +107,7 @@ def whole_page(new):
         "command",
         "commands",
         "trouble",
+        "repeating",
     )
     return {
         **{name: new() for name in (*texts, "versions")},
@@ -152,6 +154,11 @@ VALUES = {
     "live.html": lambda new: {name: new() for name in ("gap", "written", "rounds", "clock")},
     "page.html": whole_page,
     "parts.html": lambda new: {},
+    "repeating.html": lambda new: {
+        "rows": [Repeat(new(), "text", new(2), new(), new(), new()), Repeat(new(), "", new(1))],
+        "study": StudyFile(new(), new()),
+        "can_all": True,
+    },
     "settings.html": lambda new: {"note": new(), "tables": [settings_table(new), settings_table(new)]},
     "study.html": lambda new: {
         "caption": new(),

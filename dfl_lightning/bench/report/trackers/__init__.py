@@ -1,0 +1,1 @@
+"""Copies of runs for TensorBoard and Weights & Biases, written by these libraries."""
