@@ -40,6 +40,7 @@ LEFT_OUT = {
     ("README.md", "git clone"): "the repository has no address here; .ci/run does these steps in a checkout",
     ("README.md", ".venv/bin/pip install"): "done by .ci/run",
     ("README.md", "python -m venv"): "done by .ci/run",
+    ("README.md", "--watch"): "serves until it is stopped; tests/bench/report/test_watch_server.py asks it",
     ("docs/data.md", "--data CINIC10"): "270,000 images that are not downloaded",
     ("docs/gpus.md", "--trainer.accelerator gpu"): "needs a GPU; tests marked gpu run on one",
     ("docs/reports.md", "pip install"): "installing is what .ci/run does",
