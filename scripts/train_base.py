@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from dfl_lightning.cli.command import run
@@ -24,13 +25,13 @@ ALONE = (
 )
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Train the base and export it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", default="base", help="folder of the file (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=30_000, help="training blocks (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=8, help="passes over the blocks (default: %(default)s)")
-    words = parser.parse_args()
+    words = parser.parse_args(argv)
     sizes = ["--data.samples_per_client", str(words.blocks), "--trainer.max_rounds", str(words.rounds)]
     with tempfile.TemporaryDirectory() as folder:
         place = ["--trainer.default_root_dir", folder]
