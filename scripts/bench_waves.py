@@ -2,9 +2,12 @@
 
     python scripts/bench_waves.py
     python scripts/bench_waves.py --clients 100 --rounds 20 --spreads 0 0.5 1 --turns 5
+    python scripts/bench_waves.py --methods pairwise buffered afind --spreads 0.5
 
-Digits, an MLP with 64 units, Gossip(3) and Uniform. Runs take turns. Seconds are those of one thread on the processor,
-from the end of the first round to that of the last.
+Digits, an MLP with 64 units. The methods are `uniform` (Gossip(3) and Uniform), `afind` (AFIND+ in a small world),
+`pairwise` (AD-PSGD) and `buffered` (FedBuff). The synchronous run that a method is compared with has the same policies,
+for `pairwise` Gossip(1) and Uniform, and for `buffered` a server that averages. Runs take turns. Seconds are those of
+one thread on the processor, from the end of the first round to that of the last.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +30,14 @@ from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import Digits
 from dfl_lightning.models import MLP
+
+METHODS: dict[str, tuple[Any, Callable[[bool], list[Any]]]] = {
+    "uniform": ("complete", lambda waits: [cb.Gossip(k=3), cb.Uniform()]),
+    "afind": ("small_world", lambda waits: [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()]),
+    "pairwise": ("complete", lambda waits: [cb.Gossip(k=1), cb.Uniform() if waits else cb.Pairwise()]),
+    "buffered": ("server", lambda waits: [cb.Gossip(k="all"), cb.Uniform() if waits else cb.Buffered(k=10)]),
+}
+"""Topology of each method, and its policies on a clock (False) or in synchronous rounds (True)."""
 
 
 class Laps(cb.Monitor):
@@ -63,25 +74,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=1, metavar="N", help="local epochs (%(default)s)")
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="that count (%(default)s)")
     parser.add_argument("--spreads", type=float, nargs="+", default=[0.0, 0.5, 1.0], metavar="S", help="of speeds")
+    parser.add_argument("--methods", nargs="+", default=["uniform"], choices=METHODS, help="%(default)s")
     parser.add_argument("--turns", type=int, default=5, metavar="N", help="times that all is measured (%(default)s)")
     words = parser.parse_args(argv)
     torch.set_num_threads(1)
-    clocks: dict[str, cb.Clock | None] = {"synchronous": None}
-    clocks |= {f"spread {spread:g}": cb.Asynchronous(speed=100.0, spread=spread) for spread in words.spreads}
-    found: dict[str, list[Laps]] = {name: [] for name in clocks}
+    kinds = ["synchronous", *(f"spread {spread:g}" for spread in words.spreads)]
+    names = [f"{method}, {kind}" for method in words.methods for kind in kinds]
+    found: dict[str, list[Laps]] = {name: [] for name in names}
     others = Others()
     for turn in range(words.turns):
-        names = list(clocks)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             found[name].append(measure(words, name))
     table = Table(
         f"{words.clients} clients, {words.samples} samples, {words.epochs} epochs: processor milliseconds",
-        ["clock", "clients in a wave", "a training", "a wave", "training/synchronous", "wave/synchronous round"],
+        [
+            "method and clock",
+            "clients in a wave",
+            "a training",
+            "a wave",
+            "training/synchronous",
+            "wave/synchronous round",
+        ],
     )
     for name, laps in found.items():
         training = [1e3 * lap.seconds / lap.trainings for lap in laps]
         wave = [1e3 * lap.seconds / lap.waves for lap in laps]
-        first = found["synchronous"]
+        first = found[f"{name.partition(', ')[0]}, synchronous"]
         by_training = [t / (1e3 * lap.seconds / lap.trainings) for t, lap in zip(training, first, strict=True)]
         by_wave = [t / (1e3 * lap.seconds / lap.waves) for t, lap in zip(wave, first, strict=True)]
         width = statistics.median(lap.trainings / lap.waves for lap in laps)
@@ -97,13 +115,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(words: argparse.Namespace, name: str) -> Laps:
-    """Run one clock, `synchronous` or `spread S`, and return its laps."""
+    """Run a method on one clock, `METHOD, synchronous` or `METHOD, spread S`, and return its laps."""
     laps = Laps()
-    clock = [] if name == "synchronous" else [cb.Asynchronous(speed=100.0, spread=float(name.partition(" ")[2]))]
+    method, _, kind = name.partition(", ")
+    waits = kind == "synchronous"
+    clock = [] if waits else [cb.Asynchronous(speed=100.0, spread=float(kind.partition(" ")[2]))]
+    topology, policies = METHODS[method]
     with tempfile.TemporaryDirectory() as folder, quietly():
         trainer = DFLTrainer(
             max_rounds=1 + words.rounds,
-            callbacks=[*clock, cb.Gossip(k=3), cb.Uniform(), laps],
+            topology=topology,
+            callbacks=[*clock, *policies(waits), laps],
             accelerator="cpu",
             default_root_dir=folder,
             enable_progress_bar=False,
