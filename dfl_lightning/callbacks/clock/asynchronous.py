@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
 
 PUBLISHED, FRESH = "published", "fresh"
 """Row sets: the last model that each client sent, and the models that are sent in the present wave."""
+
+LONGEST = 2**60
+"""Nanoseconds, 36.5 years, of the longest training or message, and half of those of the longest run: sums of a few then
+fit into 64 bits."""
+
+MOST_TRAININGS = 10_000
+"""Largest number of trainings of a client in a round of a given span; each may be a wave of its own."""
 
 
 class Asynchronous(Clock):
@@ -73,8 +79,11 @@ class Asynchronous(Clock):
     ) -> None:
         given = {"speed": speed, "up": up, "down": down, "latency": latency}
         self.devices = Devices("clock Asynchronous", given, spread, seed, trace, needed=("speed",))
-        if every is not None and not 1 / NANOSECONDS <= every < math.inf:
-            raise UserError(f"clock.every={every:g}; it is a number of seconds, at least a nanosecond (1e-9)")
+        if every is not None and not 1 / NANOSECONDS <= every <= LONGEST / NANOSECONDS:
+            raise UserError(
+                f"clock.every={every:g}; it is a number of seconds, at least a nanosecond (1e-9) and at most 36 years "
+                "(1.15e9)"
+            )
         self.every = every
         self._costs = -1, torch.zeros(0, dtype=torch.long)  # a round, and what `_cost` returns for it
         self.finish = self.cycle = self.trainings = self.published_at = torch.zeros(0, dtype=torch.long)
@@ -117,10 +126,13 @@ class Asynchronous(Clock):
         self._costs = -1, self._costs[1]
         cost = self._cost(federation, 0)
         self.span = round_span(cost) if self.every is None else round(self.every * NANOSECONDS)
+        self._check_span(cost, federation.planned_rounds)
         self._upload = torch.zeros_like(cost)
         if federation.num_servers:
             up = Links.of(torch.full((m,), m), torch.arange(m), federation.num_nodes)
-            self._upload = to_nanoseconds(self.devices.model_seconds(up, len(federation.layout.shared)))
+            seconds = self.devices.model_seconds(up, len(federation.layout.shared))
+            _refuse_endless(seconds, "sending", "raise up and down, or lower latency")
+            self._upload = to_nanoseconds(seconds)
         self.finish = cost + self._upload  # a server's client has finished when its model has arrived
         self.row_sets = {} if self._current else {PUBLISHED: "zeros"}
         self.cycle, self.trainings = torch.zeros(m, dtype=torch.long), torch.zeros(m, dtype=torch.long)
@@ -138,8 +150,24 @@ class Asynchronous(Clock):
     def _cost(self, federation: Federation, round: int) -> Tensor:
         """Return the duration of each client's training in a round, in nanoseconds, long [m]."""
         if self._costs[0] != round:
-            self._costs = round, to_nanoseconds(self.devices.training_seconds(federation, round)).clamp(min=1)
+            seconds = self.devices.training_seconds(federation, round)
+            _refuse_endless(seconds, "a training", "raise its speed")
+            self._costs = round, to_nanoseconds(seconds).clamp(min=1)
         return self._costs[1]
+
+    def _check_span(self, cost: Tensor, rounds: int | None) -> None:
+        """Raise if a round has too many trainings of a client, or if the run is too long to be counted in 64 bits."""
+        client = int(cost.argmin())
+        if self.every is not None and self.span > MOST_TRAININGS * int(cost[client]):
+            raise UserError(
+                f"clock.every={self.every:g}: client {client} could train {self.span // int(cost[client]):,} times in "
+                f"a round, and at most {MOST_TRAININGS:,} are allowed; lower clock.every and raise trainer.max_rounds"
+            )
+        if rounds is not None and rounds * self.span > 2 * LONGEST:
+            raise UserError(
+                f"clock Asynchronous: {rounds:,} rounds of {self.span / NANOSECONDS:.3g} s are more than 73 years, and "
+                "longer times are not counted; lower trainer.max_rounds or clock.every"
+            )
 
     def on_clock(self, round: Round) -> None:
         """Find the clients of the next wave."""
@@ -192,6 +220,7 @@ class Asynchronous(Clock):
             messages = self.devices.message_seconds(round)
         else:
             messages = self.devices.model_seconds(links, len(round.bank.layout.shared))
+        _refuse_endless(messages, "receiving", "raise up and down, or lower latency")
         following = self.finish + to_nanoseconds(messages) + self._cost(round.federation, round.index) + self._upload
         self.finish = torch.where(due, following, self.finish)
         self.cycle = self.cycle + due
@@ -204,3 +233,14 @@ class Asynchronous(Clock):
     def _senders(self, round: Round) -> Tensor:
         """Return the clients that have finished a training in this wave, long [k]."""
         return torch.nonzero(round.participants).squeeze(1)
+
+
+def _refuse_endless(seconds: Tensor, what: str, remedy: str) -> None:
+    """Raise if a duration, float64 [m], is too long to be counted in nanoseconds."""
+    endless = torch.nonzero(~(seconds <= LONGEST / NANOSECONDS)).flatten().tolist()
+    if endless:
+        client = endless[0]
+        raise UserError(
+            f"clock Asynchronous: {what} takes client {client} {float(seconds[client]):.3g} s, and times of more than "
+            f"36 years are not counted; {remedy}"
+        )

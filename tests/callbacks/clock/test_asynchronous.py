@@ -338,3 +338,46 @@ def test_servers_are_refused(tmp_path):
             rounds=1,
             also=[cb.Gossip(k=2), cb.Uniform()],
         )
+
+
+ENDLESS = [
+    ({"speed": 1e-12}, "a training takes client 0 1e.12 s, and times of more than 36 years are not counted; raise its"),
+    ({"speed": 1e-300}, "a training takes client 0 1e.300 s"),
+    ({"speed": [1.0, 1.0, 1e-12]}, "a training takes client 2"),
+    ({"speed": 1.0, "latency": 1e12}, "receiving takes client 0 2e.12 s, .* raise up and down, or lower latency"),
+    ({"speed": 1.0, "up": 1e-12}, "receiving takes client 0 8e.12 s"),
+    (
+        {"speed": 1e6, "every": 1.0},
+        "client 0 could train 1,000,000 times in a round, and at most 10,000",
+    ),
+    ({"speed": 1e-6, "every": 1e9}, "3 rounds of 1e.09 s are more than 73 years"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "sentence"), ENDLESS)
+def test_times_that_cannot_be_counted_are_refused(numbers, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        fit(
+            cb.Asynchronous(**numbers),
+            tmp_path,
+            datamodule=scalars([1, 2, 3]),
+            graph=nx.complete_graph(3),
+            network=Scalar(),
+            rounds=3,
+            also=[cb.Gossip(k="all"), cb.Uniform()],
+            task=Regression(),
+        )
+
+
+def test_a_server_refuses_messages_that_cannot_be_counted(tmp_path):
+    with pytest.raises(UserError, match=r"sending takes client 0 1e.12 s"):
+        fit(
+            cb.Asynchronous(speed=1.0, latency=1e12),
+            tmp_path,
+            datamodule=scalars([1, 2, 3]),
+            graph="server",
+            network=Scalar(),
+            rounds=3,
+            also=[cb.Gossip(k="all"), cb.Buffered()],
+            task=Regression(),
+        )
