@@ -6,6 +6,7 @@ import pytest
 import torch
 from heap import simulate_pairs, simulate_server
 from scalar_clients import Scalar, fit, scalars, world
+from threads import threads
 
 from dfl_lightning import UserError, data
 from dfl_lightning import callbacks as cb
@@ -193,6 +194,17 @@ def test_engines_agree(way, tmp_path):
         uneven(way, tmp_path / engine, engine=engine)[1].bank.boundary.rows["models"] for engine in ("loop", "stacked")
     ]
     torch.testing.assert_close(*models, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_change_no_bit(way, tmp_path):
+    rows = []
+    for number in (1, 2, 4):
+        with threads(number):
+            rows.append(uneven(way, tmp_path / str(number))[1].bank.boundary.rows)
+    for other in rows[1:]:
+        assert all(torch.equal(values, other[key]) for key, values in rows[0].items())
 
 
 class StopInAWave(cb.Monitor):

@@ -8,6 +8,7 @@ import pytest
 import stale
 import torch
 from scalar_clients import fit
+from threads import threads
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -199,6 +200,16 @@ def test_engines_agree(name, tmp_path):
         uneven(name, tmp_path / engine, engine=engine)[1].bank.boundary.rows["models"] for engine in ("loop", "stacked")
     ]
     torch.testing.assert_close(*models, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", all_but("AFIND+"))
+def test_threads_change_no_bit(name, tmp_path):
+    rows = []
+    for number in (1, 2, 4):
+        with threads(number):
+            rows.append(uneven(name, tmp_path / str(number), rounds=3)[1].bank.boundary.rows)
+    for other in rows[1:]:
+        assert all(torch.equal(values, other[key]) for key, values in rows[0].items())
 
 
 class StopInAWave(cb.Monitor):
