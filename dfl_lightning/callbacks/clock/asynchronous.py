@@ -139,12 +139,14 @@ class Asynchronous(Clock):
         self.published_at = torch.full((m,), -1)
 
     def describe(self, federation: Federation) -> str | None:
-        """Describe the span of a round, and how many clients train together if messages take no time."""
-        rate = 1 / self._cost(federation, 0).double()
-        together = float(rate.sum() / rate.max())
+        """Describe the span of a round and its waves: their number, clients and cost, if messages take no time."""
+        cost = self._cost(federation, 0)
+        rate = 1 / cost.double()
+        together, waves = float(rate.sum() / rate.max()), max(1, round(self.span / int(cost.min())))
         return (
-            f"clock: a round is {self.span / NANOSECONDS:.3g} s of simulated time; about {together:.0f} of "
-            f"{federation.num_clients} clients train together"
+            f"clock: a round is {self.span / NANOSECONDS:.3g} s of simulated time, of about {waves:,} "
+            f"wave{'s' * (waves > 1)}; about {together:.0f} of {federation.num_clients} clients train together in one, "
+            "and a wave costs up to as much as a synchronous round (docs/benchmarks.md)"
         )
 
     def _cost(self, federation: Federation, round: int) -> Tensor:

@@ -77,6 +77,8 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     )
     found = trainer.run.metrics
     assert clock.trainings.tolist() == [12, 6, 3]
+    said = clock.describe(trainer.lightning_module.federation)  # waves at 1, 2, 3 and 4 s; 7 trainings in 4 of them
+    assert "a round is 4 s of simulated time, of about 4 waves; about 2 of 3 clients train together" in said
     np.testing.assert_allclose(found["trainings"], [7 / 3, 14 / 3, 7])
     assert found["active"].tolist() == [7, 7, 7]
     assert found["simulated_seconds"].tolist() == [4, 8, 12]
