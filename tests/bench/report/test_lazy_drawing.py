@@ -44,6 +44,30 @@ def test_only_charts_near_the_screen_are_drawn(page, open_page, until):
     assert seen.console == []
 
 
+def test_links_are_drawn_when_near_and_their_address_draws_at_once(tmp_path, make_run, make_links, open_page, until):
+    words = []
+    for number in range(4):
+        config = {"selection": {"class_path": f"M{number}"}}
+        links = make_links(np.random.default_rng(number), 3, 6, 2)
+        words.append(str(make_run(tmp_path / str(number), [[0.5 + number / 40] * 6] * 3, links, config=config)))
+    page = write_report(words, tmp_path / "page.html")
+    seen = open_page(page, everything=False)
+    drawn = "Boolean(window.report.views.graph)"
+    assert seen.page.evaluate("document.getElementById('who').getBoundingClientRect().top > innerHeight + 600")
+    assert not seen.page.evaluate(drawn)
+    seen.page.locator("#who").scroll_into_view_if_needed()
+    until(seen, drawn)
+    assert seen.page.locator("#state b").first.inner_text() == "Round 3"
+    again = open_page(page, everything=False)
+    again.page.evaluate("window.report.move(0)")
+    until(again, drawn)
+    until(again, "document.querySelector('#state b').textContent === 'Round 1'")
+    named = open_page(page, everything=False)
+    named.page.evaluate("location.hash = '#who?run=M1&round=2&client=3'")
+    until(named, "document.querySelector('#state b').textContent === 'Round 2'")
+    assert seen.console == again.console == named.console == []
+
+
 def test_theme_change_redraws_visible_charts_first(page, open_page, until):
     seen = open_page(page)
     seen.page.click("#theme")

@@ -50,5 +50,5 @@ const near = (() => {
     }
     return { renew, whole, again };
   }
-  return { drawer };
+  return { drawer, MARGIN };
 })();

@@ -77,8 +77,22 @@
   front.offer((element) => draw(element, data.charts[element.dataset.chart]));
   const CHOSEN = { columns: drawColumns, trouble: drawTrouble }; // charts that the reader's choice makes
   const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => (CHOSEN[element.dataset.chart] ?? draw)(element, data.charts[element.dataset.chart]), erase);
+  // The graph and the matrix come first when they are near the screen, or are named by the address.
+  let isLinked = false, isNamed = false;
+  function linkedWhenNear() {
+    const observer = new IntersectionObserver((entries) => {
+      if (!isLinked && !entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      if (!isLinked) drawLinked();
+    }, { rootMargin: near.MARGIN });
+    observer.observe(byId("who"));
+  }
   async function drawAll() {
-    drawLinked();
+    if (isLinked || isNamed || printing) drawLinked();
+    else if (runs.length) {
+      layLinked();
+      linkedWhenNear();
+    }
     await (printing ? charts.again() : charts.renew());
     report.ready = true;
     report.drawn += 1;
@@ -269,6 +283,10 @@
     done();
   })));
   function show() {
+    if (!isLinked) {
+      drawLinked(); // which comes back here
+      return;
+    }
     const run = runs[at], entry = run.rounds[step], { graph, heat } = report.views;
     if (run.light) {
       byId("state").textContent = "The graphs of this run are not on the page; its clients can be opened.";
@@ -333,11 +351,10 @@
     ]);
     return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "substitutes"], rows];
   }
-  function drawLinked() {
-    if (!runs.length) return;
-    const run = runs[at], served = run.nodes.some((node) => node.server), colours = data.colours[themeName()];
+  /** Lay out the section of the shown run, and return what it has: the graph, and the matrix. */
+  function layLinked() {
+    const run = runs[at], served = run.nodes.some((node) => node.server);
     const [withGraph, withMatrix] = run.light ? [false, false] : [!run.groups, Boolean(run.groups) || !served];
-    if (withGraph) decode(run);
     document.querySelectorAll(".pair, .slide, #links").forEach((part) => (part.hidden = Boolean(run.light)));
     document.querySelector(".pair").classList.toggle("one", !(withGraph && withMatrix));
     byId("graph").parentElement.hidden = !withGraph;
@@ -345,6 +362,13 @@
     const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
     byId("reading").textContent = `${arrows}${withMatrix ? "In the matrix, rows are receivers and columns are senders." : ""}`.trim();
     byId("choosing").textContent = one.knows(run) ? `Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
+    return [withGraph, withMatrix];
+  }
+  function drawLinked() {
+    if (!runs.length) return;
+    isLinked = true;
+    const run = runs[at], colours = data.colours[themeName()], [withGraph, withMatrix] = layLinked();
+    if (withGraph) decode(run);
     delete report.views.graph;
     delete report.views.heat;
     if (withGraph) {
@@ -524,6 +548,7 @@
     step = runs[data.first].rounds.length - 1;
     const kept = window.following?.kept, named = address.read(runs, kept?.who ?? location.hash);
     choose(named ? named.at : data.first);
+    isNamed = Boolean(named);
     if (named) set(named);
     if (kept?.newest) step = runs[at].rounds.length - 1;
     byId("run").addEventListener("change", () => {
@@ -564,7 +589,10 @@
   report.newest = () => runs.length > 0 && !runs[at].light && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
-  report.whole = charts.whole;
+  report.whole = () => {
+    if (!isLinked) drawLinked();
+    return charts.whole();
+  };
 
   // --- a method singled out ---
   function singleOut(hash) {

@@ -28,6 +28,9 @@ _END = "END_OF_FILE"
 _SHOWN = 12
 """Digits of a fingerprint that the page shows."""
 
+_APART = 3
+"""Largest number of seeds with a fingerprint each."""
+
 
 @dataclass(frozen=True)
 class StudyFile:
@@ -187,9 +190,12 @@ def _paths(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _by_seed(runs: Sequence[Run], hashes: Sequence[str]) -> str:
-    """Write a fingerprint, or one for each seed if they differ."""
+    """Write a fingerprint; if seeds differ, one for each, or of many the fingerprint of all together."""
     if len(set(hashes)) == 1:
         return hashes[0][:_SHOWN] or "–"
+    if len(hashes) > _APART:
+        together = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+        return f"{together[:_SHOWN]} ({len(hashes)} seeds together)"
     return ", ".join(f"{found[:_SHOWN] or '–'} (seed {seed_of(run)})" for run, found in zip(runs, hashes, strict=True))
 
 
