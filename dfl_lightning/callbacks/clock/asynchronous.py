@@ -146,7 +146,7 @@ class Asynchronous(Clock):
         return (
             f"clock: a round is {self.span / NANOSECONDS:.3g} s of simulated time, of about {waves:,} "
             f"wave{'s' * (waves > 1)}; about {together:.0f} of {federation.num_clients} clients train together in one, "
-            "and a wave costs up to as much as a synchronous round (docs/benchmarks.md)"
+            "and a wave costs about as much as a synchronous round"
         )
 
     def _cost(self, federation: Federation, round: int) -> Tensor:
