@@ -44,7 +44,7 @@ def test_only_charts_near_the_screen_are_drawn(page, open_page, until):
     assert seen.console == []
 
 
-def test_links_are_drawn_when_near_and_their_address_draws_at_once(tmp_path, make_run, make_links, open_page, until):
+def test_links_are_drawn_when_near_or_asked_for(tmp_path, make_run, make_links, open_page, until):
     words = []
     for number in range(4):
         config = {"selection": {"class_path": f"M{number}"}}

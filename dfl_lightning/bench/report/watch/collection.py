@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dfl_lightning.bench.report.collection.finding import METRICS
-from dfl_lightning.bench.report.watch.rows import Row, read_row, status_of
+from dfl_lightning.bench.report.watch.rows import RunRow, read_row, status_of
 from dfl_lightning.bench.report.watch.settings import SettingsReader
 
 LEAST_GAP, SHARE = 1.0, 0.05
@@ -60,12 +60,12 @@ class Collection:
         self.answered, self._looked = threading.Event(), threading.Event()
         self._settings = SettingsReader()
         self._folders: dict[str, _Folder] = {}
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, RunRow] = {}
         self._paths: dict[str, str] = {}
         self._gone: dict[str, int] = {}
         self._version = 0
         self._next = 0.0
-        self._name: Callable[[Row], str] | None = None
+        self._name: Callable[[RunRow], str] | None = None
         self._changing, self._scanning = threading.Lock(), threading.Lock()
 
     def refresh(self, at_once: bool = False) -> None:
@@ -85,7 +85,7 @@ class Collection:
         finally:
             self._scanning.release()
 
-    def name_methods(self, name: Callable[[Row], str]) -> None:
+    def name_methods(self, name: Callable[[RunRow], str]) -> None:
         """Fill the column of methods, now and for all rows that are read later.
 
         Args:
@@ -184,7 +184,7 @@ class Collection:
                 self._commit(row, {**row.cells, "status": status})
             return
         shown = self._shown(path)
-        fresh = Row(path, self._id_of(path, shown) if row is None else row.id)
+        fresh = RunRow(path, self._id_of(path, shown) if row is None else row.id)
         read_row(fresh, shown, stamp[0], self._settings)
         if not fresh.is_over:
             fresh.cells["status"] = status_of(path)
@@ -193,14 +193,14 @@ class Collection:
         if row is None or (row.cells, row.parts) != (fresh.cells, fresh.parts):
             self._commit(fresh, fresh.cells)
 
-    def _method_of(self, row: Row) -> str:
+    def _method_of(self, row: RunRow) -> str:
         """Name the method of a run, and forget what only its name needs."""
         assert self._name is not None
         name = self._name(row)
         row.summary = {}
         return name
 
-    def _commit(self, row: Row, cells: dict[str, Any]) -> None:
+    def _commit(self, row: RunRow, cells: dict[str, Any]) -> None:
         with self._changing:
             self._version += 1
             row.cells, row.version = cells, self._version

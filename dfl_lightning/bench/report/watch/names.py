@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.bench.report.method_names import base_name
-from dfl_lightning.bench.report.watch.rows import Row
+from dfl_lightning.bench.report.watch.rows import RunRow
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -35,7 +35,7 @@ class _BriefRun(Run):
         return super()._table(name)
 
 
-def naming(parts: Sequence[dict[str, Any]]) -> Callable[[Row], str]:
+def naming(parts: Sequence[dict[str, Any]]) -> Callable[[RunRow], str]:
     """Return a function that names the method of a run; runs with the same policies are named once.
 
     Args:
@@ -51,7 +51,7 @@ def naming(parts: Sequence[dict[str, Any]]) -> Callable[[Row], str]:
             relevant[number] = repr(found)
         return relevant[number]
 
-    def name(row: Row) -> str:
+    def name(row: RunRow) -> str:
         try:
             received = row.summary.get("received_per_client")
             is_silent = isinstance(received, dict) and received.get("bytes") == 0

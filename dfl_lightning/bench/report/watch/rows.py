@@ -31,7 +31,7 @@ RUNNING, NOT_FINISHED = "running", "not finished"
 
 
 @dataclass
-class Row:
+class RunRow:
     """A run of the table.
 
     Attributes:
@@ -53,7 +53,7 @@ class Row:
     version: int = 0
 
 
-def read_row(row: Row, name: str, changed: int, settings: SettingsReader) -> None:
+def read_row(row: RunRow, name: str, changed: int, settings: SettingsReader) -> None:
     """Read the files of a run into its row.
 
     A file that cannot be read leaves its cells empty, and the column `note` names it.
