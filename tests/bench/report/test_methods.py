@@ -412,7 +412,7 @@ def test_long_list_of_methods_names_three_and_counts_others(tmp_path, make_run, 
     if seeds == 1:
         assert last == (
             "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others: for 8 "
-            "methods it takes 5 seeds or more."
+            "methods it takes 5 seeds or more, since all pairs are corrected together."
         )
     else:
         assert last.startswith("M1 is 10.0 points lower (simultaneous 95 % interval ")

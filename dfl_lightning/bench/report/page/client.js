@@ -172,7 +172,7 @@ const client = (() => {
     const last = other.findLastIndex((count) => count > 0), first = last < 0 ? 0 : last + 1;
     const share = `${percent(sum(same) / all)} of its choices were of its own cluster`;
     if (same.slice(first).some((count) => count > 0)) return `${first ? `From round ${rounds[first]} on` : "In all rounds"} it chose its own cluster only; ${share}.${out}`;
-    return `It chose other clusters until the last recorded round; ${share}.${out}`;
+    return `It chose other clusters, too, up to the last recorded round; ${share}.${out}`;
   }
 
   /** The client in a sentence. */

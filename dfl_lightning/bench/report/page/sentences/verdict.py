@@ -196,9 +196,10 @@ def _too_few(few: Sequence[Line]) -> list[str]:
     most = max(line.to_best.count for line in few if line.to_best is not None)
     have = "one common seed" if most == 1 else f"{most} common seeds"
     needed = least_seeds(len(few) + 1)
+    why = ", since all pairs are corrected together" if len(few) > 1 else ""
     return [
         f"With {have} there is no verdict on the difference to {and_(names)}: for {len(few) + 1} methods it takes "
-        f"{needed} seeds or more."
+        f"{needed} seeds or more{why}."
     ]
 
 
