@@ -149,3 +149,18 @@ def test_dot_of_gains_is_the_mean_of_its_clients():
         {"method": "A", "gain": -22.2, "number": 1, "who": "0:0", "clients": "client 0, seed 0"},
         {"method": "A", "gain": 3.0, "number": 2, "who": "0:1 0:2", "clients": "client 1, seed 0; client 2, seed 0"},
     ]
+
+
+def test_long_names_beside_the_points_are_not_cut_off(runs, tmp_path, open_page):
+    dear = [(0.90, 23e6, 5, 3.0), (0.92, 19e6, 6, 4.0), (0.91, 21e6, 5, 5.0)]  # the interval ends beyond the mean
+    others = {f"M{k}": [(a - k / 100, b / 4, c, d) for a, b, c, d in POOR] for k in range(4)}
+    found = runs(Ours=dear, **others)
+    named = [f"A method of a long name, {name}={folder}" for (name, _), folder in found.items()]
+    seen = open_page(write_report(named, tmp_path / "page.html"))
+    over = """chart => {
+        const edge = chart.getBoundingClientRect().right;
+        return [...chart.querySelectorAll("svg text")].map((words) => words.getBoundingClientRect().right - edge);
+    }"""
+    beyond = seen.page.locator("#chart-front-by-bytes").evaluate(over)
+    assert len(beyond) > 10
+    assert max(beyond) <= 0.5

@@ -85,6 +85,7 @@ def end_labels(
     ends: Sequence[float] | None = None,
     lines: Sequence[Row] = (),
     lift: float = 0.0,
+    most: float | None = None,
 ) -> list[Any]:
     """Make the layers with names at the ends of lines, in the lines' colours, spread so that they do not overlap.
 
@@ -99,15 +100,17 @@ def end_labels(
         x: field with the horizontal coordinate of the end.
         height: height of the chart in pixels.
         letters: largest number of letters of a name.
-        ends: both ends of the horizontal axis, if it is logarithmic; default: a linear axis from 0 to the last end.
+        ends: both ends of the horizontal axis, if it is logarithmic; default: a linear axis from 0 to `most`.
         lines: points of all lines, from left to right; default: lines are ignored.
         lift: distance of names above the ends, in pixels.
+        most: upper end of a linear axis; default: the last end of a line.
     """
     alt = altair()
     pixel = (domain[1] - domain[0]) / (height - 50)
     gap = 16 * pixel
     rows = with_labels(rows, y, (height - 50) // 16)
-    most = ends[1] if ends else max((row[x] for row in rows), default=0)
+    if ends or most is None:
+        most = ends[1] if ends else max((row[x] for row in rows), default=0)
     lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
     labels = []
 

@@ -102,6 +102,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
         height_for(names),
         lift=11,
         lines=_steps_of(_front(compared, score), score),
+        most=most,
     )  # the names stand above the bars that leave a point
     return finished(
         alt.layer(line.encode(x=x, y=y), across, along, *([arrows] if beyond else []), *of_each, spots, *labels),
