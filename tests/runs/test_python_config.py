@@ -73,7 +73,9 @@ def test_a_page_says_which_runs_their_config_repeats(runs, tmp_path):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     page = write_report([runs[name].folder for name in ("plain", "again")], to=tmp_path / "page.html").read_text()
     assert "(repeats it)" not in page
-    assert page.count("from Python, with objects that no config makes") == 2
+    assert (
+        page.count("from Python, with objects that no config makes") == 4
+    )  # next to the buttons of both, and their runs
     assert "(repeats it)" in write_report([runs["one"].folder], to=tmp_path / "page.html").read_text()
 
 

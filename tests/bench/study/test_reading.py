@@ -220,6 +220,8 @@ def test_places_of_several_columns_are_distinguished(planned, pretend, tmp_path,
     assert main(["report", "small.yaml"]) == 0
     assert [name for name, _ in found] == ["Gossip", "Gossip", "Local", "Local"]
     assert about.pop("opening").func.__name__ == "opening"
+    study_file = about.pop("study_file")
+    assert (study_file.name, study_file.text) == ("small.yaml", (tmp_path / "small.yaml").read_text())
     assert about == {"columns": 2 * ["IID", "rotated"], "study": plan.title, "command": "dfl-study run small.yaml"}
     assert [path.parents[1] for _, path in found] == [cell.folder.relative_to(tmp_path) for cell in plan.cells.values()]
 
