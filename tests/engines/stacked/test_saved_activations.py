@@ -1,7 +1,10 @@
-"""The stacked engine keeps as much for the backward pass of a step, for each client, as one plain network does."""
+"""A step of the stacked engine keeps and allocates as much for each client as one plain network does."""
+
+import json
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import Dataset, default_collate
 
 from dfl_lightning import DFLModule, DFLTrainer, callbacks, models
@@ -73,6 +76,14 @@ class Kept:
         return tensor
 
 
+def peak(profiled, file):
+    """Read from a profile by how much the allocated bytes grew at most."""
+    profiled.export_chrome_trace(str(file))
+    events = [event for event in json.loads(file.read_text())["traceEvents"] if event.get("name") == "[memory]"]
+    totals = [event["args"]["Total Allocated"] for event in sorted(events, key=lambda event: event["ts"])]
+    return max(totals) - totals[0]
+
+
 @pytest.mark.parametrize(
     ("network", "targets", "parts"),
     [
@@ -90,12 +101,14 @@ class Kept:
     ],
 )
 def test_step_of_a_cohort_keeps_the_activations_of_its_clients(tmp_path, monkeypatch, network, targets, parts):
-    kept = Kept()
+    kept, peaks = Kept(), []
     train = StackedEngine.train
 
     def watched(self, *args, **options):
-        with kept:
-            return train(self, *args, **options)
+        with kept, profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            trained = train(self, *args, **options)
+        peaks.append(peak(profiled, tmp_path / "trace.json"))
+        return trained
 
     monkeypatch.setattr(StackedEngine, "train", watched)
     data = FromDataset(Sentences(parts), num_clients=CLIENTS, samples_per_client=32, test_fraction=0.2)
@@ -117,3 +130,7 @@ def test_step_of_a_cohort_keeps_the_activations_of_its_clients(tmp_path, monkeyp
         outputs.sum()
     assert plain.most > BATCH * TOKENS * 32 * 4
     assert plain.most * width <= kept.most <= 1.2 * plain.most * width
+    rows = 2 * module.bank.boundary.rows["models"].nbytes
+    assert kept.most < max(peaks)
+    if parts:  # of a few layers, a single tensor of the backward pass is a large share
+        assert max(peaks) <= 1.2 * (plain.most * width + rows + module.federation.layout.base_bytes)
