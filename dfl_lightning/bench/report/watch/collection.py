@@ -128,7 +128,7 @@ class Collection:
         return not self._looked.is_set()
 
     def folder_of(self, id: str) -> str | None:
-        """Return the folder of a run; None if there is no such run.
+        """Return the folder of a run; None if the run is unknown.
 
         Args:
             id: name of the run in addresses.

@@ -39,7 +39,7 @@ class PageMaker:
             trains = len(runs) == 1 and not runs[0].summary and status_of(folders[0]) == RUNNING
             gap = max(_LEAST_GAP, self._took / _SHARE) if trains else None
             text = page_text(find_methods(runs), following=gap)
-            self._last = (key, text.encode("utf-8", "replace"))  # names of folders may have bytes that are no letters
+            self._last = (key, text.encode("utf-8", "replace"))  # a folder's name may not be valid UTF-8
             self._took = time.perf_counter() - began
         return self._last[1]
 

@@ -163,7 +163,7 @@ def _read_progress(path: str) -> _Progress:
 
 
 def _read_text(path: str) -> str:
-    """Read a small text; empty if there is no such file.
+    """Read a small text; empty if the file does not exist.
 
     Raises:
         OSError: it cannot be read.

@@ -17,7 +17,7 @@ _BETWEEN = re.compile(r"\n(?=[^\s\-#])")
 """End of each part of a config: the next line is a key without indentation."""
 
 _UNUSUAL = re.compile(r"[&*!]|[-?][ \t]+[-?][ \t]|[\[{].*[\[{].*[\[{]")
-"""What a part that needs the slower, bounded parser may contain: references, tags, and nesting within a line."""
+"""References, tags and nesting within a line: a part that contains them is read by the slower, bounded parser."""
 
 _MOST = 20_000
 """Largest number of letters of a part that is parsed without the bounded parser."""

@@ -25,7 +25,7 @@ _AXES = (
 def at_equal_costs(methods: Sequence[Method], brief: bool = False) -> list[str]:
     """Say that the verdict is after the last round, and which method is first at equal seconds, bytes and trainings.
 
-    The sentences are empty unless a run has an asynchronous clock, whose rounds are no common measure. Methods are
+    Without an asynchronous clock there are no sentences. With one, rounds last unequally long. Methods are
     compared at the largest cost that all of them reach, by their means over seeds.
 
     Args:
