@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif address.path == "/page":
             self._send_page(",".join(words.get("runs", [])).split(","))
         else:
-            self._refuse(404, "There is no such page; the table of runs is at /.")
+            self._refuse(404, "This address has no page; the table of runs is at /.")
 
     do_HEAD = do_GET
 
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         folders = [self.server.collection.folder_of(id) if _ID.fullmatch(id) else None for id in ids]
         if None in folders:
-            self._refuse(404, "A run of this page is no longer in the folder; pick again in the table of runs, at /.")
+            self._refuse(404, "A picked run has left the folder; pick again in the table of runs, at /.")
             return
         try:
             with self.server.making:

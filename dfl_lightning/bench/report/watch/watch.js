@@ -182,7 +182,7 @@
     else link.removeAttribute("href");
     byId("limit").textContent = number > MOST_PICKED ? `A page has at most ${MOST_PICKED} runs.` : "";
     byId("none").hidden = lines.length > 0;
-    byId("none").textContent = total ? "No run passes the filters." : "There is no run in the folder yet; runs appear here as they begin.";
+    byId("none").textContent = total ? "The filters leave no run." : "The folder has no runs yet; they appear here as they begin.";
     paint();
   }
   function renew() {
