@@ -20,7 +20,7 @@ from dfl_lightning.bench.stats.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.bench.stats.statistics import Overall, over_columns
 from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.tables.formats import signed
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.bench.study.tables.received import HEADING
 from dfl_lightning.bench.study.tables.table import (
     Rival,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dfl_lightning.bench.report.over_seeds import received
+from dfl_lightning.bench.report.over_seeds import known_numbers, received
 from dfl_lightning.runs.reading import Run
 
 SIMULATED = "simulated_seconds"
@@ -65,6 +65,39 @@ def spent(run: Run, column: str) -> np.ndarray | None:
         return None
     values = run.metrics[column]
     return values if column in (SIMULATED, TRAININGS) else np.nancumsum(values)
+
+
+def largest_common_cost(runs: Iterable[Run], column: str) -> float:
+    """Return the largest cost that all runs reach by their last evaluation; runs without any cost are left out.
+
+    Args:
+        runs: finished runs.
+        column: as for `spent`; a run that has not recorded it is left out.
+    """
+    ends = [costs[-1] for run in runs if (costs := _costs_and_scores(run, column)[0]).size]
+    return float(min((end for end in ends if end > 0), default=0.0))
+
+
+def score_at_cost(run: Run, column: str, most: float) -> float | None:
+    """Return the score of the last evaluation at a cost of at most `most`, mean over clients; None if there is none.
+
+    Args:
+        run: finished or not.
+        column: as for `spent`.
+        most: the cost, in the unit of the column.
+    """
+    costs, scores = _costs_and_scores(run, column)
+    until = scores[costs <= most * (1 + 1e-9)]  # a sum of means may exceed the compared cost by its rounding
+    return float(until[-1]) if until.size else None
+
+
+def _costs_and_scores(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the costs and scores of the evaluated rounds; both are empty if the run has not recorded the cost."""
+    costs, scores = spent(run, column), known_numbers(run, run.score.column)
+    if costs is None:
+        return np.array([]), np.array([])
+    at = np.flatnonzero(np.isin(run.metrics["round"], list(scores)))
+    return costs[at], np.array(list(scores.values()))
 
 
 def _simulated(run: Run) -> float:

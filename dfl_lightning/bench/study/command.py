@@ -25,8 +25,9 @@ from dfl_lightning.bench.study.file.study_file import KIND, Study, read_study_fi
 from dfl_lightning.bench.study.plan import Cell, Plan, add_seeds, make_plan
 from dfl_lightning.bench.study.processes.slurm_words import PREFIX, split_options
 from dfl_lightning.bench.study.processes.starting import Starter
-from dfl_lightning.bench.study.tables.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
-from dfl_lightning.bench.study.tables.reach import read_reach
+from dfl_lightning.bench.study.tables.measures.equal_cost import COSTS, read_equal_cost
+from dfl_lightning.bench.study.tables.measures.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
+from dfl_lightning.bench.study.tables.measures.reach import read_reach
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
 from dfl_lightning.bench.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
@@ -120,6 +121,8 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
             help = "rounds and bytes until the mean test score is 90 (%%)"
             one.add_argument("--reach", metavar="90", type=float, help=help)
+            help = "the score when all rows of a column have had the same seconds, bytes or trainings of a client"
+            one.add_argument("--at-equal", choices=COSTS, help=help)
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
             one.add_argument(
@@ -324,7 +327,8 @@ def status(words: argparse.Namespace) -> int:
 def table(words: argparse.Namespace) -> int:
     """Print the table in one of the formats, or write it to a file."""
     reach = None if words.reach is None else read_reach(words.reach)
-    measure = measure_of(words.score, words.number, words.over_rounds, words.better, reach)
+    at_equal = None if words.at_equal is None else read_equal_cost(words.at_equal)
+    measure = measure_of(words.score, words.number, words.over_rounds, words.better, reach, at_equal)
     _, plan = _plan(words)
     _print_table(plan, measure, words.format, words.out)
     return 0

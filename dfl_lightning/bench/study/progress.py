@@ -13,8 +13,8 @@ from rich.progress import Progress as Bar
 
 from dfl_lightning.bench.study.cells.cell_state import CellState, state_of
 from dfl_lightning.bench.study.plan import Cell
-from dfl_lightning.bench.study.tables.measure import Measure
-from dfl_lightning.bench.study.tables.validated import are_validated
+from dfl_lightning.bench.study.tables.measures.measure import Measure
+from dfl_lightning.bench.study.tables.measures.validated import are_validated
 from dfl_lightning.utils.words import as_time, counted
 from dfl_lightning.utils.wrapping import wrapped
 

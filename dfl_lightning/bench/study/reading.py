@@ -12,7 +12,7 @@ import numpy as np
 from dfl_lightning.bench.study.cells.cell_state import CellState, state_of
 from dfl_lightning.bench.study.file.cells_file import CellEntry, read_cells
 from dfl_lightning.bench.study.plan import Cell
-from dfl_lightning.bench.study.tables.measure import SCORES
+from dfl_lightning.bench.study.tables.measures.measure import SCORES
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 

@@ -14,7 +14,7 @@ from dfl_lightning.bench.report import charts
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.assemble import page
 from dfl_lightning.bench.report.page.sections import figures
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.runs.summary import final_table
 from dfl_lightning.utils.score import Score
 

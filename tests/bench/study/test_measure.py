@@ -16,7 +16,7 @@ from dfl_lightning.bench.study.file.study_file import read_study_file
 from dfl_lightning.bench.study.file.validation_settings import said_by
 from dfl_lightning.bench.study.plan import make_plan
 from dfl_lightning.bench.study.tables import formats
-from dfl_lightning.bench.study.tables.measure import Measure, measure_of, read_measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure, measure_of, read_measure
 from dfl_lightning.bench.study.tables.table import make_table
 from dfl_lightning.utils.score import Score
 

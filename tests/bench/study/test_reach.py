@@ -9,8 +9,8 @@ import pytest
 from dfl_lightning import UserError
 from dfl_lightning.bench.study import command
 from dfl_lightning.bench.study.tables import formats
-from dfl_lightning.bench.study.tables.measure import measure_of
-from dfl_lightning.bench.study.tables.reach import read_reach
+from dfl_lightning.bench.study.tables.measures.measure import measure_of
+from dfl_lightning.bench.study.tables.measures.reach import read_reach
 from dfl_lightning.bench.study.tables.table import make_table
 
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}

@@ -12,7 +12,7 @@ from scipy import stats
 from dfl_lightning import UserError
 from dfl_lightning.bench.study.cells.cell_state import write_failure
 from dfl_lightning.bench.study.tables import formats
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.bench.study.tables.pairing import BEGUN, TESTED, TRAINED, Unlike, sentences
 from dfl_lightning.bench.study.tables.picture import draw, whole
 from dfl_lightning.bench.study.tables.table import make_table

@@ -12,7 +12,7 @@ from typing import Any
 from dfl_lightning.bench.study.cells.other_code import changes_of_code, is_accepted
 from dfl_lightning.bench.study.cells.resolve import disagreement
 from dfl_lightning.bench.study.plan import CONFIG, Cell
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.score import Score

@@ -10,7 +10,7 @@ from typing import Any
 
 from dfl_lightning.bench.study.file.exclude import Exclusion, read_exclude
 from dfl_lightning.bench.study.file.tune_block import Tune, read_tune
-from dfl_lightning.bench.study.tables.measure import Measure, read_measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure, read_measure
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.storage.shipped_files import find
 from dfl_lightning.utils.storage.yaml_files import read_config

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dfl_lightning.bench.stats.statistics import Difference
 from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.file.exclude import of_place
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.bench.study.tables.table import Table, TableCell
 from dfl_lightning.bench.study.tables.unequal import by_place
 from dfl_lightning.utils.memory import size

@@ -33,12 +33,13 @@ from dfl_lightning.bench.study.file.exclude import sentences as about_excluded
 from dfl_lightning.bench.study.file.study_file import Published
 from dfl_lightning.bench.study.plan import Plan
 from dfl_lightning.bench.study.tables.comparable import sentences as about_seeds
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.equal_cost import compared_at
+from dfl_lightning.bench.study.tables.measures.measure import Measure
+from dfl_lightning.bench.study.tables.measures.reach import RoundsToReach, partly_reached, require_one_score
+from dfl_lightning.bench.study.tables.measures.validated import are_validated
 from dfl_lightning.bench.study.tables.pairing import Unlike, sentences, unlike
-from dfl_lightning.bench.study.tables.reach import RoundsToReach, partly_reached, require_one_score
 from dfl_lightning.bench.study.tables.received import ABOUT, HEADING, RoundTraffic, in_words, received_by
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
-from dfl_lightning.bench.study.tables.validated import are_validated
 from dfl_lightning.runs.processor import in_words as processors_in_words
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
@@ -247,6 +248,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     overall = _overall(plan, compared, measures)
     notes = [
         *_caption(plan, measures),
+        *compared_at(measures),
         *about_excluded(plan.study.exclude),
         *about_conditions(plan, done),
         *[ABOUT] * any(one != RoundTraffic() for one in received.values()),
@@ -289,7 +291,11 @@ def _measures(plan: Plan, done: list[CellState], measure: Measure) -> dict[str, 
     for state in done:
         found.setdefault(state.cell.column, state.score)
     other = next(iter(found.values()), Score())
-    return {column: measure.of_task(found.get(column, other)) for column in plan.study.columns}
+    runs: dict[str, dict[int, dict[str, Path]]] = {column: {} for column in plan.study.columns}
+    for state in done:
+        if state.run is not None:
+            runs[state.cell.column].setdefault(state.cell.seed, {})[state.cell.label] = state.run
+    return {column: measure.of_task(found.get(column, other)).of_runs(of_column) for column, of_column in runs.items()}
 
 
 def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: Measure) -> TableCell:

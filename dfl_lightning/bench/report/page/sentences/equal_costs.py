@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dfl_lightning.bench.report.comparable import comparable
-from dfl_lightning.bench.report.costs import SIMULATED, TRAININGS, spent
+from dfl_lightning.bench.report.costs import SIMULATED, TRAININGS, largest_common_cost, score_at_cost, spent
 from dfl_lightning.bench.report.methods import Method
-from dfl_lightning.bench.report.over_seeds import known_numbers
+from dfl_lightning.bench.report.over_seeds import pairing_of
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.words import enumerated
 
@@ -26,7 +27,7 @@ def at_equal_costs(methods: Sequence[Method], brief: bool = False) -> list[str]:
     """Say that the verdict is after the last round, and which method is first at equal seconds, bytes and trainings.
 
     Without an asynchronous clock there are no sentences. With one, rounds last unequally long. Methods are
-    compared at the largest cost that all of them reach, by their means over seeds.
+    compared at the largest cost that all of them reach with a seed, by their means over seeds.
 
     Args:
         methods: methods of a task.
@@ -39,16 +40,15 @@ def at_equal_costs(methods: Sequence[Method], brief: bool = False) -> list[str]:
     for column, name, unit, of_unit in _AXES:
         if any(spent(run, column) is None for m in compared for run in m.runs):
             continue
-        ends = [float(np.mean([_last(run, column) for run in m.runs])) for m in compared]
-        most = min((end for end in ends if end > 0), default=0.0)
-        known = [(m, mean) for m in compared if not math.isnan(mean := _mean_until(m, column, most))]
+        most = _common_costs(compared, column)
+        known = [(m, mean) for m in compared if not math.isnan(mean := _mean_at_cost(m, column, most))]
         if not known:
             continue
         score = known[0][0].score
         first, mean = max(known, key=lambda pair: score.merit(pair[1]))
         firsts.append(first.name)
         value = f"{score.number(mean)}{' %' * score.percent}"
-        around = "" if brief else f" ({most * unit:.3g}{of_unit}: {value})"
+        around = "" if brief else f" ({_ends(most, unit)}{of_unit}: {value})"
         words.append(f"{first.name} at equal {name}{around}")
     if not words:
         return []
@@ -59,24 +59,20 @@ def at_equal_costs(methods: Sequence[Method], brief: bool = False) -> list[str]:
     ]
 
 
-def _last(run: Run, column: str) -> float:
-    costs = spent(run, column)
-    return float(costs[-1]) if costs is not None and len(costs) else 0.0
+def _common_costs(methods: Sequence[Method], column: str) -> dict[Any, float]:
+    """Return the largest cost that all methods reach, for each seed."""
+    by_seed: dict[Any, list[Run]] = {}
+    for run in (run for method in methods for run in method.runs):
+        by_seed.setdefault(pairing_of(run), []).append(run)
+    return {seed: largest_common_cost(runs, column) for seed, runs in by_seed.items()}
 
 
-def _mean_until(method: Method, column: str, most: float) -> float:
-    """Return the mean over seeds of the last score at a cost of at most `most`; NaN if a run has none by then."""
-    return float(np.mean([_score_until(run, column, most) for run in method.runs]))
+def _mean_at_cost(method: Method, column: str, most: Mapping[Any, float]) -> float:
+    """Return the mean over seeds of the last score within the cost of a seed; NaN if a run has none by then."""
+    scores = [score_at_cost(run, column, most[pairing_of(run)]) for run in method.runs]
+    return float(np.mean([math.nan if score is None else score for score in scores]))
 
 
-def _score_until(run: Run, column: str, most: float) -> float:
-    costs, scores = spent(run, column), known_numbers(run, run.score.column)
-    if costs is None:
-        return math.nan
-    rounds = run.metrics["round"].astype(int).tolist()
-    until = [scores[r] for r, cost in zip(rounds, costs.tolist(), strict=True) if r in scores and cost <= most * _ABOVE]
-    return until[-1] if until else math.nan
-
-
-_ABOVE = 1 + 1e-9
-"""A run that ends at the compared cost reaches it, in spite of the rounding of a mean."""
+def _ends(costs: Mapping[Any, float], unit: float) -> str:
+    ends = [f"{unit * end:.3g}" for end in (min(costs.values()), max(costs.values()))]
+    return " to ".join(dict.fromkeys(ends))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.bench.stats.statistics import rounded
-from dfl_lightning.bench.study.tables.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score

@@ -88,6 +88,14 @@ class Measure:
             lower = score.has_lower_better(self.key)
         return replace(self, score=score, lower_is_better=lower)
 
+    def of_runs(self, runs: Mapping[int, Mapping[str, Path]]) -> Measure:
+        """Return the measure with what it takes from all runs of a column; this one takes nothing.
+
+        Args:
+            runs: folders of the finished runs by seed and name of their cell.
+        """
+        return self
+
     def is_like(self, other: Measure) -> bool:
         """Return True if two measures are the same column, or are both scores, so that they can stand side by side."""
         first, second = ((m.key, m.over_rounds) if m.over_rounds else None for m in (self, other))
@@ -251,6 +259,7 @@ def measure_of(
     over_rounds: str | None = None,
     better: str | None = None,
     reach: Measure | None = None,
+    at_equal: Measure | None = None,
 ) -> Measure | None:
     """Return the measure that the options of `dfl-study table` name; None if they name none.
 
@@ -260,11 +269,12 @@ def measure_of(
         over_rounds: value of `--over-rounds`, for a column.
         better: value of `--better`, for a column.
         reach: measure of `--reach`.
+        at_equal: measure of `--at-equal`.
 
     Raises:
         UserError: two measures are named, an option for a column has none, or a score is unknown.
     """
-    given = {"--score": way, "--number": column, "--reach": reach}
+    given = {"--score": way, "--number": column, "--reach": reach, "--at-equal": at_equal}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UserError(f"a table compares {' or '.join(named)}, not both")
@@ -272,7 +282,7 @@ def measure_of(
         raise UserError("--over-rounds and --better say something about a column; name one with --number")
     if column is not None:
         return Measure(column, over_rounds or "last", better == "lower", by_task=better is None)
-    return reach if way is None else score(way, "--score")
+    return score(way, "--score") if way is not None else reach or at_equal
 
 
 def score(name: Any, where: str) -> Measure:
