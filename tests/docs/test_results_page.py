@@ -11,7 +11,8 @@ import scipy.stats
 from dfl_lightning.bench.stats.statistics import least_replications, pairs_among
 from dfl_lightning.bench.study.command import make_parser
 from dfl_lightning.bench.study.file.study_file import KIND
-from dfl_lightning.bench.study.tables.measure import SCORES, Measure
+from dfl_lightning.bench.study.tables.measures.equal_cost import COSTS, read_equal_cost
+from dfl_lightning.bench.study.tables.measures.measure import SCORES, Measure
 from dfl_lightning.bench.study.tables.received import HEADING
 from dfl_lightning.utils.storage.shipped_files import shipped
 
@@ -27,8 +28,12 @@ def test_every_shipped_study_has_a_row():
 def test_every_table_is_linked_from_the_row_of_its_study():
     measured = {path.stem for path in DOCS.glob("results/*.md")}
     for name, link in ROWS.items():
-        assert link == (f"[table](results/{name}.md)" if name in measured else "–"), name
-    assert measured <= set(ROWS)
+        further = {cost: f"{name}_{cost}" for cost in COSTS}  # tables of the same runs at another equal cost
+        pages = {"table": name, **{cost: page for cost, page in further.items() if page in measured}}
+        links = ", ".join(f"[{words}](results/{page}.md)" for words, page in pages.items())
+        assert link == (links if name in measured else "–"), name
+        measured -= {name, *further.values()}
+    assert not measured
 
 
 MEASURED = sorted(path.stem for path in DOCS.glob("results/*.md"))
@@ -61,7 +66,7 @@ def test_every_table_has_its_numbers_as_csv(name):
                 assert text == cell["remark"]
                 continue
             mean, sd, published = cell["mean"], cell["sd"], cell["published"]
-            accuracies = {Measure(way).name for way in SCORES}
+            accuracies = {*(Measure(way).name for way in SCORES), *(read_equal_cost(cost).name for cost in COSTS)}
             measure = Measure(cell["measure"], "" if cell["measure"] in accuracies else "last")
             share = re.search(
                 rf"{column}: last: [^;.]*, in percent", " ".join(page.split())
@@ -120,7 +125,7 @@ def test_smallest_p_is_adjusted_for_all_pairs_of_rows():
             least, k = min(ps, key=ps.get), len(rows)
             assert tested[least] == pytest.approx(min(1.0, ps[least] * k * (k - 1) / 2), rel=1e-6)
             judged += 1
-    assert judged == 28  # the columns with enough seeds for their rows
+    assert judged == 37  # the columns with enough seeds for their rows
 
 
 # --- the map of the papers --------------------------------------------------------------------------------------------
