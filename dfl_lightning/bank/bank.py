@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.card import one_sentence
-from dfl_lightning.bank.comparing.similarity import Comparison, compare_rows, compare_sets
+from dfl_lightning.bank.comparing.similarity import Comparison, compare_rows, compare_sets, distances_in_groups
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
@@ -98,22 +98,25 @@ class Bank(ReferencedRows):
             with self.ranks.repeated(self.num_clients, len(sets)) as ranks:
                 return compare_sets(read, self.num_clients, links, which, told, columns, centre, ranks)
 
-    def compare_stacked(self, sets: Sequence[str], links: Links) -> Comparison:
-        """Compute the cosine and the distance between rows of several sets, over the shared parameters.
+    def distances_in_groups(self, sets: Sequence[str], pairs: Links, groups: Links) -> Tensor:
+        """Compute the distances between rows of several sets, over the shared parameters, float64 [E].
 
         Args:
             sets: s names of row sets.
-            links: pairs of rows, as links between s * m nodes: row i + t * m is that of client i in set t.
+            pairs: different pairs of rows, the larger one as receiver, as links between s * m nodes: row i + t * m is
+                that of client i in set t.
+            groups: for each group, as a receiver, its rows; each pair has a group in common.
         """
         m = self.num_clients
         mine = self.ranks.own[self.ranks.own < m]
         sources = [self.stored(name)[: len(mine)] for name in sets]
 
         def read(start: int, stop: int) -> Tensor:
-            return torch.cat([source[:, start:stop] for source in sources])
+            blocks = [source[:, start:stop] for source in sources]
+            return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
         with self.timed("compare"), one_sentence(), self.ranks.repeated(m, len(sets)) as ranks:
-            return compare_rows(read, len(sets) * m, links, self.layout.shared_parameters, False, ranks)
+            return distances_in_groups(read, len(sets) * m, pairs, groups, self.layout.shared_parameters, ranks)
 
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None

@@ -29,6 +29,9 @@ from dfl_lightning.models import LeNet
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 VERBS = ("train", "evaluate", "compare", "mix")
+OTHER_VERBS = {"gradients": "train", "distances_in_groups": "compare"}
+"""Further verbs, and those that their seconds are counted with."""
+
 ENGINES = ("stacked", "loop")
 
 
@@ -77,7 +80,7 @@ class RoundClock(Monitor):
         """Start the clock and put stop watches around the verbs."""
         self._verbs = dict.fromkeys(VERBS, 0.0)
         self._last = self._now(), dict(self._verbs), dict(trainer.phase_seconds)
-        for name, verb in (*((verb, verb) for verb in VERBS), ("gradients", "train")):
+        for name, verb in (*((verb, verb) for verb in VERBS), *OTHER_VERBS.items()):
             doer = pl_module.engine if hasattr(pl_module.engine, name) else pl_module.bank
             setattr(doer, name, self._timed(getattr(doer, name), verb))
 

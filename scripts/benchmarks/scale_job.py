@@ -40,6 +40,7 @@ from dfl_lightning.callbacks import (
     FirstOrder,
     FromTopology,
     Gossip,
+    Krum,
     SampleWeighted,
     ScoreWeighted,
     SimilarityWeighted,
@@ -110,6 +111,10 @@ SYSTEMS = {
     "pfedgraph": System(
         lambda k: [Gossip(k="all"), SimilarityWeighted()],
         "updates of all neighbours compared, weights projected on the simplex",
+    ),
+    "krum": System(
+        lambda k: everyone(Krum()),
+        "all pairs of a client's neighbours compared",
     ),
     "dpfl": System(
         lambda k: [DPFL(budget=3, initial_epochs=1), SampleWeighted(count="train_and_val")],

@@ -12,12 +12,14 @@ from pairs import compare_pairs
 
 from dfl_lightning.bank import mixing
 from dfl_lightning.bank.bank import Bank
-from dfl_lightning.bank.comparing import similarity, sparse_similarity
+from dfl_lightning.bank.comparing import grouped_similarity, similarity, sparse_similarity
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.distributed.communicator import FailedElsewhere, LostProcess, Ranks, StoppedElsewhere, owners_of
 from dfl_lightning.engines import engine as bank_engine
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.functional import pairs_received
+from dfl_lightning.links import Links
 from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError
 
@@ -31,6 +33,11 @@ PIECES = [
     *((mixing, "EXCHANGE_BYTES", 1), (bank_engine, "COMPOSED_AT_ONCE", 5), (bank_engine, "REMOTE_BYTES", 1)),
 ]
 SIZES = (9, 4, 14, 7, 5, 12, 3, 8, 6, 10, 4)
+
+
+def moved_to_second_set(groups, m):
+    """Take the rows of every third client from a second set of rows."""
+    return Links.of(groups.receivers, groups.senders + m * (groups.senders % 3 == 0), m, 2 * m)
 
 
 def federations(engine, count, **config):
@@ -132,6 +139,13 @@ def every_verb(count, engine_name, kind):
         for f, g in zip((whole, shared), gradients, strict=True)
     )
     equal(a.cosines, b.cosines)
+
+    groups = Links.of(*torch.nonzero(weights(m, m, 6, 0.6), as_tuple=True), m)
+    for sets, names in ((["trained"], groups), (["trained", "other"], moved_to_second_set(groups, m))):
+        with mock.patch.object(similarity, "FEW", 1.0), mock.patch.object(grouped_similarity, "MOST_ENTRIES", 10**9):
+            a, b = (f.bank.distances_in_groups(sets, pairs_received(names), names) for f in (whole, shared))
+        assert len(a) > 10
+        equal(a, b)
 
     for f in (whole, shared):
         f.bank.scratch("aside", torch.float64)

@@ -58,7 +58,7 @@ def compare_few(
         device: the device of the vectors.
     """
     if torch.device(device).type == "cpu":
-        width, numbers = max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (4 * max(1, count)))), PIECE
+        width, numbers = strip_width(count), PIECE
     else:
         width, numbers = block_width(count, 8, GPU_STRIP_BYTES), GPU_PIECE
     others = torch.nonzero(receivers != senders).squeeze(1)
@@ -125,6 +125,11 @@ def compare_few(
     cosines = torch.where(apart == 0, itself[receivers], cosines)  # equal vectors: 1, or 0 if they count as zero
     unlike = broken[receivers] | broken[senders]
     return cosines.masked_fill(unknown, torch.nan), distances.masked_fill(unlike, torch.nan)
+
+
+def strip_width(count: int) -> int:
+    """Return the number of columns of a strip of `count` rows on a CPU."""
+    return max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (4 * max(1, count))))
 
 
 def _pieces(receivers: Tensor, count: int, numbers: int) -> Iterator[Tensor]:

@@ -64,13 +64,15 @@ def compared(round: Round, voters: Links) -> Neighbourhoods:
     own[itself] = round.compare("trained", voters.keep(itself)).distances
     round.charge_comparison("sent", voters)
     fresh = round.is_fresh(voters)
+    received, m = voters.keep(voters.receivers != voters.senders), round.num_clients
     if round.published is None or bool(fresh.all()):
         pairs = pairs_received(voters)
-        return Neighbourhoods(voters, own, pairs, round.bank.compare("sent", pairs).distances)
+        return Neighbourhoods(voters, own, pairs, round.bank.distances_in_groups(["sent"], pairs, received))
     # a client may have sent one model in this wave and published another one before: row m + j is the latter of j
-    names, m = torch.where(fresh, voters.senders, voters.senders + round.num_clients), round.num_clients
-    pairs = pairs_received(Links.of(voters.receivers, names, m, 2 * m))
-    apart = round.bank.compare_stacked(["sent", round.published.rows], pairs).distances
+    names = torch.where(fresh, voters.senders, voters.senders + m)
+    stacked = Links.of(voters.receivers, names, m, 2 * m)
+    pairs, received = pairs_received(stacked), stacked.keep(stacked.receivers != stacked.senders)
+    apart = round.bank.distances_in_groups(["sent", round.published.rows], pairs, received)
     return Neighbourhoods(voters, own, pairs, apart, names)
 
 
