@@ -107,6 +107,7 @@ def whole_page(new):
         "command",
         "commands",
         "trouble",
+        "reaching",
         "repeating",
     )
     return {
@@ -154,12 +155,22 @@ VALUES = {
     "live.html": lambda new: {name: new() for name in ("gap", "written", "rounds", "clock")},
     "page.html": whole_page,
     "parts.html": lambda new: {},
+    "reaching.html": lambda new: {
+        "several": True,
+        "tasks": [
+            {"where": new(), "label": new(), "percent": True, "sign": -1, "step": 5.0, "first": 80.0} for _ in range(2)
+        ],
+    },
     "repeating.html": lambda new: {
         "rows": [Repeat(new(), "text", new(2), new(), new(), new()), Repeat(new(), "", new(1))],
         "study": StudyFile(new(), new()),
         "can_all": True,
     },
     "settings.html": lambda new: {"note": new(), "tables": [settings_table(new), settings_table(new)]},
+    "spread.html": lambda new: {
+        "table": {"rows": [{"method": new(), "cells": new(5)}], "percent": True, "is_open": True},
+        "label": new(),
+    },
     "study.html": lambda new: {
         "caption": new(),
         "columns": new(2),

@@ -16,6 +16,7 @@ from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
 from dfl_lightning.bench.report.page.contents.columns import columns_of_page
+from dfl_lightning.bench.report.page.contents.reaching import reaching_of_page
 from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
 from dfl_lightning.bench.report.page.contents.trouble import DIVERGED, LANES, trouble_of_page
@@ -68,7 +69,7 @@ def page(
     light = [(m, run, light_entry(m, run)) for m, run in every_run(methods) if run.path not in graphs]
     chosen = [*linked, *light]
     trouble = trouble_of_page(methods, with_links(methods, [run for _, run, _ in linked]))
-    repeated = repeats(methods)
+    repeated, reached = repeats(methods), reaching_of_page(methods)
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in all_figures},
@@ -77,6 +78,7 @@ def page(
         "clients": clients_on_page(methods, [(run, entry) for _, run, entry in chosen]),
         "runs": [entry for *_, entry in chosen],
         "trouble": trouble,
+        "reaching": reached,
         "first": _first([(m, entry) for m, _, entry in linked]),
         "configs": configs(methods),
         "repeating": texts(repeated, study_file),
@@ -96,6 +98,7 @@ def page(
         "client.js",
         "columns.js",
         "trouble.js",
+        "reaching.js",
         "shade.js",
         "front.js",
         *(["follow.js"] * (following is not None)),
@@ -121,6 +124,7 @@ def page(
         left_out=left_out(methods),
         is_shortened=len(detailed(methods)) < len(methods),
         cost_heading=f"{label[:1].upper()}{label[1:]} and cost",
+        reaching=_reaching(methods, reached),
         has_links=bool(linked),
         has_clients=bool(chosen),
         trouble=_trouble(methods, trouble),
@@ -159,6 +163,12 @@ def _trouble(methods: Sequence[Method], runs: Sequence[dict[str, Any]]) -> Marku
         quiet = f"No client's training ended in NaN or infinity in any run. {quiet}".rstrip()
     height = _FRAME + _LANE * sum(bool(words) for words in runs[0]["summary"].values())
     return fill("trouble.html", runs=runs, lanes=lanes, quiet=quiet, most=_ROWS_OF_TROUBLE, height=height)
+
+
+def _reaching(methods: Sequence[Method], tasks: Sequence[dict[str, Any]]) -> Markup | str:
+    """Write the fields and the tables of what reaching a score costs; empty if no run was evaluated on test data."""
+    several = any(len(method.runs) > 1 for method in methods)
+    return fill("reaching.html", tasks=tasks, several=several) if tasks else ""
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:

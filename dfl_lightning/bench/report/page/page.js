@@ -216,6 +216,7 @@
 
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
   repeating.offer(data.repeating);
+  reaching.offer(data.reaching);
 
   // --- who learns from whom ---
   const runs = data.runs;
