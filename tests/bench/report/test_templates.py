@@ -183,7 +183,7 @@ VALUES = {
     "verdict.html": lambda new: {
         "tasks": [
             {
-                **{name: new() for name in ("where", "table", "words", "lead", "seeds")},
+                **{name: new() for name in ("where", "table", "words", "lead", "spread", "seeds")},
                 "words_first": words_first,
                 "metrics": new(2),
             }

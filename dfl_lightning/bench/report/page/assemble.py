@@ -19,6 +19,7 @@ from dfl_lightning.bench.report.page.contents.columns import columns_of_page
 from dfl_lightning.bench.report.page.contents.reaching import reaching_of_page
 from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
+from dfl_lightning.bench.report.page.contents.spread import spread_table
 from dfl_lightning.bench.report.page.contents.trouble import DIVERGED, LANES, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
@@ -245,8 +246,9 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
         is_led = leads and task == led
         rows = lines(of_task)
-        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {where}, {task + 1}", dots(of_task))
-        by_seed = seeds_table([line.method for line in rows])
+        ranked, label = [line.method for line in rows], f"{where}, {task + 1}"
+        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {label}", dots(of_task))
+        by_seed, over_clients = seeds_table(ranked), spread_table(ranked)
         parts.append(
             {
                 "where": where,
@@ -255,9 +257,8 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
                 "words_first": not is_led,
                 "metrics": about_metrics(of_task),
                 "lead": about_lead(of_task),
-                "seeds": ""
-                if by_seed is None
-                else fill("seeds.html", table=by_seed, where="", label=f"{where}, {task + 1}"),
+                "spread": "" if over_clients is None else fill("spread.html", table=over_clients, label=label),
+                "seeds": "" if by_seed is None else fill("seeds.html", table=by_seed, where="", label=label),
             }
         )
     several = any(len(method.runs) > 1 for method in methods)

@@ -1,0 +1,49 @@
+"""The spread of the clients' last scores: least, tenth percentile, median and largest, by method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.bench.report.methods import Method
+from dfl_lightning.bench.report.over_seeds import last_scores
+
+MOST_SHOWN = 8
+"""With more methods than this the table of the spread is folded."""
+
+_PERCENTILES = (0, 10, 50, 100)
+
+
+def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
+    """Return the table of the spread over clients; None if no run of the task was evaluated on test data.
+
+    The numbers are means over seeds of each run's percentiles, linearly interpolated.
+
+    Args:
+        methods: methods of a task, from best to worst.
+
+    Returns:
+        `rows`, with the `method` and a text for each number in `cells`: percentiles 0, 10, 50 and 100, and the standard
+        deviation over clients; `percent`, True if they are in per cent; and `is_open`, False if there are many methods.
+    """
+    rows = []
+    for method in methods:
+        of_runs = [_numbers(scores) for run in method.runs if len(scores := last_scores(run))]
+        if not of_runs:
+            continue
+        means = np.mean(of_runs, axis=0)
+        digits = [method.score.number(mean, float(means[2])) if math.isfinite(mean) else "not finite" for mean in means]
+        rows.append({"method": method.name, "cells": digits})
+    if not rows:
+        return None
+    return {"rows": rows, "percent": methods[0].score.percent, "is_open": len(methods) <= MOST_SHOWN}
+
+
+def _numbers(scores: np.ndarray) -> list[float]:
+    """Return the percentiles and the standard deviation of a run; NaN if a client's loss is not finite."""
+    if not np.isfinite(scores).all():
+        return [math.nan] * (len(_PERCENTILES) + 1)
+    return [*np.percentile(scores, _PERCENTILES).tolist(), float(scores.std(ddof=1)) if len(scores) > 1 else 0.0]
