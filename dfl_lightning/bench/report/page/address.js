@@ -49,7 +49,7 @@ const address = (() => {
       const words = new URLSearchParams(who ?? "");
       if (method !== null) words.set("method", method);
       for (const [name, value] of others()) words.set(name, value);
-      history.replaceState(null, "", String(words) ? `#${who ? WHO : section}?${words}` : location.href.split("#")[0]);
+      history.replaceState(history.state, "", String(words) ? `#${who ? WHO : section}?${words}` : location.href.split("#")[0]);
     }, 250);
   }
   function write(runs, shown) {

@@ -97,6 +97,7 @@ def page(
         "zoom.js",
         "single.js",
         "client.js",
+        "chosen.js",
         "columns.js",
         "trouble.js",
         "reaching.js",

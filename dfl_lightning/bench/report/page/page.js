@@ -292,6 +292,7 @@
     if (run.light) {
       byId("state").textContent = "The graphs of this run are not on the page; its clients can be opened.";
       report.shown = step;
+      chosen.show(run, step, picked);
       return;
     }
     byId("round").value = step;
@@ -312,6 +313,7 @@
       if (heat) heat.draw(round);
     }
     report.shown = step;
+    chosen.show(run, step, picked);
     fillTable();
   }
   // The rows that are seen at once; the others when the slider rests.
@@ -435,7 +437,8 @@
   function visit(there, chosen = there[0]) {
     const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
     history.replaceState({ top: scrollY }, "");  // to which the way back leads
-    history.pushState(null, "", hash);
+    history.pushState({ from: true }, "", hash);
+    byId("one-back").hidden = false;
     const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, each) }));
     goTo(hash, next);
     byId("one").focus({ preventScroll: true });
@@ -539,6 +542,7 @@
     [byId("first").textContent, byId("last").textContent] = [run.rounds[0].round, run.rounds.at(-1).round];
     const clients = run.nodes.filter((node) => !node.server).map((node) => new Option(`client ${node.id}`, node.id));
     byId("client").replaceChildren(new Option("all", ""), ...clients);
+    byId("open-id").max = clients.length - 1;
     byId("client").disabled = Boolean(run.groups) && !one.knows(run);
   }
   if (runs.length) {
@@ -569,6 +573,7 @@
     });
     byId("client").addEventListener("change", () => pick(byId("client").value === "" ? null : Number(byId("client").value)));
     byId("links").addEventListener("toggle", fillTable);
+    chosen.offer((id) => visit([{ at, id, name: `client ${id}` }]), (round) => move(runs[at].rounds.findLastIndex((entry) => entry.round <= round)));
   }
   function goTo(hash, next = []) {
     const named = address.read(runs, hash);
@@ -586,6 +591,7 @@
     shaded = named.shaded ?? shaded;
     byId("client").value = picked ?? "";
   }
+  byId("one-back")?.addEventListener("click", () => history.back());
   report.address = () => (runs.length ? address.text(runs, { at, step, picked, shaded }) : "");
   report.newest = () => runs.length > 0 && !runs[at].light && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
@@ -611,7 +617,10 @@
     }
     singleOut(location.hash);
     goTo(location.hash);
-    if (history.state?.top !== undefined) scrollTo({ top: history.state.top, behavior: "instant" });
+    if (runs.length) byId("one-back").hidden = !history.state?.from;
+    if (history.state?.top === undefined) return;
+    scrollTo({ top: history.state.top, behavior: "instant" });
+    history.replaceState(null, "");  // from now on the browser knows the place
   });
 
   nameTheme();

@@ -1,0 +1,96 @@
+"""The field that opens a client, whom it chose in a round, and the way back; against the files of the runs."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.bench.report.writing import write_report
+
+ROUNDS, CLIENTS = 6, 8
+CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, make_run, make_links):
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("runs")
+    links = make_links(rng, ROUNDS, CLIENTS, 3, probes=1)
+    config = {"selection": {"class_path": "Ours"}}
+    scores = rng.uniform(0.5, 0.9, (ROUNDS, CLIENTS))
+    return make_run(folder / "run", scores, links, clusters=CLUSTERS, dropouts=[(3, 7)], config=config)
+
+
+@pytest.fixture(scope="module")
+def page(run, tmp_path_factory, make_run):
+    alone = make_run(
+        tmp_path_factory.mktemp("alone") / "run",
+        np.full((ROUNDS, CLIENTS), 0.5),
+        received=0.0,
+        config={"selection": {"class_path": "Gossip", "init_args": {"k": 0}}},
+    )
+    return write_report([run, alone], tmp_path_factory.mktemp("page") / "page.html")
+
+
+def senders(run, client, r):
+    """Return whom a client chose in a round, 0-based, from graphs.npz."""
+    with np.load(run / "graphs.npz") as graphs:
+        rows = zip(*(graphs[name].tolist() for name in ("round", "receiver", "sender", "selected")), strict=True)
+        return {j for at, i, j, selected in rows if (at, i) == (r, client) and selected}
+
+
+def listed(words, before):
+    """Read the numbers of a list in words, such as `1, 2 and 5`, that ends with these words; empty without it."""
+    found = re.search(rf"((?:\d+(?:, | and )?)+) {before}", words)
+    return set(map(int, re.findall(r"\d+", found[1]))) if found else set()
+
+
+def test_a_number_opens_a_client_and_a_round_names_its_senders(run, page, open_page, until):
+    seen = open_page(page)
+    seen.page.locator("#open-id").fill("7")
+    seen.page.locator("#open-id").press("Enter")
+    until(seen, "document.getElementById('one-name').textContent === 'Client 7'")
+    said = seen.page.locator("#one-chose")
+    for r in (5, 3, 1):
+        seen.page.locator("#one-at").fill(str(r + 1))
+        until(seen, "(n) => document.getElementById('one-chose').textContent.startsWith(`In round ${n} `)", r + 1)
+        words, now, before = said.inner_text(), senders(run, 7, r), senders(run, 7, r - 1)
+        assert listed(words, "of its own cluster") == {j for j in now if CLUSTERS[j] == 1}
+        assert listed(words, "of other clusters") == {j for j in now if CLUSTERS[j] == 0}
+        gone = re.search(r"no longer ([\d, and]+)", words)
+        assert set(map(int, re.findall(r"\d+", gone[1] if gone else ""))) == before - now
+        assert ("It dropped out." in words) == (r == 3)
+        assert seen.page.evaluate("window.report.now().round") == r + 1
+    seen.page.locator("#open-id").fill("8")  # there is none
+    seen.page.locator("#open-id").press("Enter")
+    assert seen.page.locator("#one-name").inner_text() == "Client 7"
+    assert seen.console == []
+
+
+def test_the_links_to_sections_stay_and_a_client_leads_back(page, open_page, until):
+    seen = open_page(page)
+    assert seen.page.locator("#one-back").is_hidden()
+    seen.page.locator("#chart-gain-over-local").scroll_into_view_if_needed()
+    top = seen.page.evaluate("scrollY")
+    assert top > 200
+    seen.page.locator("#chart-gain-over-local .mark-symbol path").first.click()
+    until(seen, "!document.getElementById('one-back').hidden")
+    until(seen, "(top) => Math.abs(scrollY - top) > 200", top)
+    bar = seen.page.locator("nav").bounding_box()
+    assert bar["y"] == 0
+    assert seen.page.locator("#one").bounding_box()["y"] >= bar["height"]
+    seen.page.locator("#one-back").click()
+    until(seen, "(top) => Math.abs(scrollY - top) < 2", top)
+    assert seen.page.locator("#one-back").is_hidden()
+    seen.page.get_by_role("link", name="Trouble", exact=True).click()
+    until(seen, "document.getElementById('trouble').getBoundingClientRect().top < 100")
+    assert seen.page.locator("#trouble").bounding_box()["y"] >= bar["height"]
+    assert seen.console == []
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_links_to_sections_take_one_line(page, open_page, width):
+    seen = open_page(page, width, everything=False)
+    assert seen.page.locator("nav").bounding_box()["height"] < 60
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
