@@ -46,7 +46,7 @@ def listed(words, before):
     return set(map(int, re.findall(r"\d+", found[1]))) if found else set()
 
 
-def test_a_number_opens_a_client_and_a_round_names_its_senders(run, page, open_page, until):
+def test_a_number_opens_a_client_and_a_round_its_senders(run, page, open_page, until):
     seen = open_page(page)
     seen.page.locator("#open-id").fill("7")
     seen.page.locator("#open-id").press("Enter")

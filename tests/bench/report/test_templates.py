@@ -103,6 +103,7 @@ def whole_page(new):
         "verdict",
         "left_out",
         "cost_heading",
+        "divergence",
         "settings",
         "command",
         "commands",

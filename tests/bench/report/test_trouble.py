@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
-from dfl_lightning.bench.report.page.contents.trouble import events
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.contents.trouble import about_divergence, events
 from dfl_lightning.bench.report.writing import write_report
 
 CLIENTS = 4
@@ -70,6 +71,12 @@ def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until
     seen = open_page(write_report([f"<b>calm={calm}", f"wild={wild}"], tmp_path / "page.html"))
     rows = seen.page.locator("table.trouble tbody tr")
     assert rows.all_inner_texts() == ["wild, seed 0\t1 client, first client 3 in round 3"]
+    assert (
+        seen.page.locator("header .health")
+        .inner_text()
+        .startswith("In 1 of 2 runs the training of clients ended in NaN or infinity: wild, seed 0.")
+    )
+    assert seen.page.locator("header .health a").get_attribute("href") == "#trouble"
     assert "1 of 2 runs have none of these." in seen.page.locator("#trouble").inner_text()
     mark = seen.page.locator("#chart-trouble .mark-rect path")
     mark.scroll_into_view_if_needed()
@@ -78,3 +85,10 @@ def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until
     assert seen.page.locator("#one-words").inner_text().startswith("wild, seed 0")
     assert "client=3" in seen.page.evaluate("location.hash")
     assert seen.console == []
+
+
+def test_a_page_without_divergence_says_so(tmp_path, make_run):
+    level = np.full((2, CLIENTS), 0.5)
+    calm = [read_run(make_run(tmp_path / str(seed), level, seed=seed, config={})) for seed in range(2)]
+    assert about_divergence(find_methods(calm)) == "No client's training ended in NaN or infinity in any of the 2 runs."
+    assert about_divergence(find_methods(calm[:1])) == "No client's training ended in NaN or infinity."

@@ -20,7 +20,7 @@ from dfl_lightning.bench.report.page.contents.reaching import reaching_of_page
 from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
 from dfl_lightning.bench.report.page.contents.spread import spread_table
-from dfl_lightning.bench.report.page.contents.trouble import DIVERGED, LANES, trouble_of_page
+from dfl_lightning.bench.report.page.contents.trouble import LANES, about_divergence, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -129,6 +129,7 @@ def page(
         reaching=_reaching(methods, reached),
         has_links=bool(linked),
         has_clients=bool(chosen),
+        divergence=about_divergence(methods),
         trouble=_trouble(methods, trouble),
         differs=len(methods) > 1,
         settings=settings_section(methods),
@@ -161,8 +162,6 @@ def _trouble(methods: Sequence[Method], runs: Sequence[dict[str, Any]]) -> Marku
     number = sum(len(method.runs) for method in methods)
     quiet = f"{number - len(runs)} of {number} runs have none of these." if number > len(runs) else ""
     lanes = [lane for lane in LANES if any(run["summary"][lane] for run in runs)]
-    if DIVERGED not in lanes:
-        quiet = f"No client's training ended in NaN or infinity in any run. {quiet}".rstrip()
     height = _FRAME + _LANE * sum(bool(words) for words in runs[0]["summary"].values())
     return fill("trouble.html", runs=runs, lanes=lanes, quiet=quiet, most=_ROWS_OF_TROUBLE, height=height)
 

@@ -104,6 +104,28 @@ def trouble_of_page(methods: Sequence[Method], with_links: set[Any]) -> list[dic
     return sorted(found, key=_severity)
 
 
+_NAMED_RUNS = 3
+"""Largest number of runs in which a client diverged that a sentence names."""
+
+
+def about_divergence(methods: Sequence[Method]) -> str:
+    """Say in which runs of the page the training of a client diverged, or that it did in none.
+
+    Args:
+        methods: methods of the page.
+    """
+    named = {run.path: f"{m.full_name}, seed {seed_of(run)}" for m in methods for run in m.runs}
+    found = [named[run.path] for m in methods for run in m.runs if len(run.diverged.get("client", ()))]
+    found = list(dict.fromkeys(found))  # a run may be in several cells of a study
+    if not found:
+        of = f" in any of the {len(named)} runs" if len(named) > 1 else ""
+        return f"No client's training ended in NaN or infinity{of}."
+    more = f"; and {len(found) - _NAMED_RUNS} more" if len(found) > _NAMED_RUNS else ""
+    which = f": {'; '.join(found[:_NAMED_RUNS])}{more}" if len(named) > 1 else ""
+    of = f"In {len(found)} of {len(named)} runs the" if len(named) > 1 else "The"
+    return f"{of} training of clients ended in NaN or infinity{which}."
+
+
 def _severity(run: dict[str, Any]) -> tuple[bool, ...]:
     """Return the key that puts runs with graver trouble first: divergence, then dropouts, and so on."""
     return tuple(not run["summary"][lane] for lane in LANES)
