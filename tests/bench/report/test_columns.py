@@ -41,15 +41,15 @@ def test_a_run_of_several_columns_is_one_run(tmp_path, make_run):
 
 
 def test_thirty_methods_have_distinct_lines():
-    """In the table, and by the scales of the charts, whose colours begin again after seven; the last one is Local's."""
-    assert len(LIGHT["category"]) == len(DARK["category"]) == 7
+    """In the table, and by the scales of the charts, whose colours begin again after thirteen; the last is Local's."""
+    assert len(LIGHT["category"]) == len(DARK["category"]) == 13
     for names in ([f"m{at}" for at in range(30)], [*(f"m{at}" for at in range(20)), "Local", *"abcdefghi"]):
         places = {name: at for at, name in enumerate(colour_places(names))}
         assert len({key(name, places) for name in names}) == 30
         scale = method_dash(names).to_dict()["scale"]
         lines = dict(zip(scale["domain"], enumerate(map(str, scale["range"])), strict=True))
-        assert len({(lines[name][0] % 7, lines[name][1]) for name in names}) == 30
-        assert [name for name in names if lines[name][0] % 7 == 6] == ["Local"] * ("Local" in names)
+        assert len({(lines[name][0] % 13, lines[name][1]) for name in names}) == 30
+        assert [name for name in names if lines[name][0] % 13 == 12] == ["Local"] * ("Local" in names)
 
 
 def test_columns_are_headings_and_first_graph_is_of_learning_clients(tmp_path, make_run, make_links, open_page):

@@ -16,21 +16,25 @@ from dfl_lightning.bench.report.page.sections import figures
 from dfl_lightning.bench.report.writing import write_report
 from dfl_lightning.utils.score import Score
 
-NAMES = ["AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS"]
+NAMES = [
+    *("AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS"),
+    *("Ditto", "FedProx", "pFedGraph", "APFL", "FedPer", "Dis-PFL"),
+]
+COLOURS = 13
 
 
 def test_a_method_has_one_colour_on_all_pages():
-    colours = {name: colour_places(NAMES).index(name) % 7 for name in NAMES}
-    assert sorted(colours.values()) == list(range(6))
+    colours = {name: colour_places(NAMES).index(name) % COLOURS for name in NAMES}
+    assert sorted(colours.values()) == list(range(COLOURS - 1))
     for names in (["Gossip"], ["PANM", "Local", "Gossip"], ["A new one", "Another", *NAMES[:3]], NAMES[::-1]):
         places = colour_places(names)
         for name in set(names) & set(NAMES):
-            assert places.index(name) % 7 == colours[name]
-    assert colour_places(["Gossip (k = 5)", "Local"]).index("Gossip (k = 5)") % 7 == colours["Gossip"]
-    assert colour_places(["mine", "Local"])[6] == "Local"
+            assert places.index(name) % COLOURS == colours[name]
+    assert colour_places(["Gossip (k = 5)", "Local"]).index("Gossip (k = 5)") % COLOURS == colours["Gossip"]
+    assert colour_places(["mine", "Local"])[COLOURS - 1] == "Local"
     many = [f"method {number}" for number in range(30)]
     assert {name for name in colour_places(many) if name.strip()} == set(many)
-    assert all(not name.strip() for name in colour_places(many)[6::7])  # the grey of training alone
+    assert all(not name.strip() for name in colour_places(many)[COLOURS - 1 :: COLOURS])  # the grey of training alone
 
 
 @pytest.fixture(scope="module")

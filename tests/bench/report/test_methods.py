@@ -481,9 +481,9 @@ def test_methods_of_a_comparison_have_distinct_colours_and_dashes(tmp_path, make
     for task in {method.task for method in methods}:
         places = [colour_places(method.among).index(method.name) for method in methods if method.task == task]
         assert len({place % colours for place in places}) == len(places)
-    names = [f"M{i}" for i in range(42)]
+    names = [f"M{i}" for i in range(84)]
     at = [colour_places(names).index(name) for name in names]
-    assert len({(place % colours, tuple(dash_at(place))) for place in at}) == 42
+    assert len({(place % colours, tuple(dash_at(place))) for place in at}) == 84
     assert colours - 1 not in {place % colours for place in at}
 
 

@@ -55,8 +55,9 @@ def colour_places(names: Sequence[str]) -> list[str]:
         names: names of all methods of the page.
 
     Examples:
-        >>> colour_places(["Gossip", "Local", "AFIND+"])
-        ['AFIND+', 'Gossip', '  ', '   ', '    ', '     ', 'Local']
+        >>> places = colour_places(["Gossip", "Local", "AFIND+"])
+        >>> places[:2], places[-1], len(places)
+        (['AFIND+', 'Gossip'], 'Local', 13)
         >>> colour_places(["Gossip (k = 5)", "Gossip (k = 9)"])[:3]
         [' ', 'Gossip (k = 5)', 'Gossip (k = 9)']
     """
@@ -77,7 +78,10 @@ def colour_places(names: Sequence[str]) -> list[str]:
     return [placed.get(index, " " * (index + 1)) for index in range(last + 1)]
 
 
-_KNOWN = ("AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS")
+_KNOWN = (
+    *("AFIND+", "Gossip", "PANM", "DPFL", "FedAvg", "FL-FDMS"),
+    *("Ditto", "FedProx", "pFedGraph", "APFL", "FedPer", "Dis-PFL"),
+)
 """Names of methods with a colour of their own, by the index of the colour."""
 
 

@@ -1,8 +1,9 @@
 """Colours and styles of charts: a light and a dark theme. Charts name styles instead of colours.
 
-Neighbouring colours of a palette differ by at least 16 (CIEDE2000), also for people with protanopia, deuteranopia or
-tritanopia. Their contrast to the background is at least 4.5 : 1, so that labels may have these colours. The last
-colour, a grey, is that of training alone; it differs by 11 from the others.
+The first six colours of a palette differ by at least 16 (CIEDE2000), also for people with protanopia, deuteranopia or
+tritanopia; all twelve differ by at least 16 for others, and by 9.5 for them. Their contrast to the background is at
+least 4.5 : 1, so that labels may have these colours. The last colour, a grey, is that of training alone; it differs by
+10.5 or more from the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 LIGHT = {
-    "category": ["#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15", "#6f777f"],
+    "category": [
+        *("#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15"),
+        *("#dd00aa", "#aa1133", "#0000bb", "#114444", "#440000", "#330044"),
+        "#6f777f",
+    ],
     "ramp": ["#e6eefb", "#a9c6f5", "#5f96ea", "#1f5fd0", "#0b3380"],
     "gain": ["#8a3800", "#e39a5b", "#f3f1ec", "#7fa8ee", "#0b3380"],
     "card": "#ffffff",
@@ -28,7 +33,11 @@ LIGHT = {
     "other": "#a04200",
 }
 DARK = {
-    "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418", "#878787"],
+    "category": [
+        *("#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418"),
+        *("#ee33bb", "#bb8877", "#ff9900", "#009944", "#ddff99", "#ccbbbb"),
+        "#878787",
+    ],
     "ramp": ["#1d2a40", "#27508f", "#3f7fd6", "#86b3f7", "#dce9ff"],
     "gain": ["#ffb877", "#a05a1f", "#343b47", "#3a73c4", "#a9cbff"],
     "card": "#171b22",
@@ -47,7 +56,7 @@ DARK = {
 }
 
 DASHES: list[list[float]] = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
-"""Dashes of lines, the same in both themes. Seven dashes and six colours distinguish 42 methods."""
+"""Dashes of lines, the same in both themes. Seven dashes and twelve colours distinguish 84 methods."""
 
 DOTTED: list[float] = [1.5, 2.5]
 """Dashes of training alone, whose grey is the last colour of the palette."""
