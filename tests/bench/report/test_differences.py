@@ -16,6 +16,8 @@ from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.over_run import over_run, within_clusters
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.pictures import rows_of
+from dfl_lightning.bench.report.page.sections import figures
+from dfl_lightning.bench.report.page.sentences.links import about_links
 from dfl_lightning.bench.report.settings.differences import differences
 from dfl_lightning.bench.report.writing import write_page, write_report
 
@@ -151,3 +153,22 @@ def test_a_run_whose_clients_choose_no_others_has_no_matrix(tmp_path, make_run):
         with pytest.raises(UserError):
             report.who_from_whom(found)
         assert within_clusters(found) is None
+
+
+def test_words_below_a_matrix_say_how_seeds_differ(tmp_path, make_run):
+    """Clients 0 and 1 are a cluster, 2 and 3 another one; each client chooses one sender, or with seed 1 two."""
+    inside = [(0, i, i ^ 1, 0.5, True, False) for i in range(4)]
+    seeds = {0: inside, 1: [*inside, *((0, i, (i + 2) % 4, 0.5, True, False) for i in range(4))]}
+    runs = [
+        make_run(tmp_path / str(seed), np.full((1, 4), 0.5), links, seed=seed, clusters=[0, 0, 1, 1], config={})
+        for seed, links in seeds.items()
+    ]
+    (method,) = find_methods([read_run(run) for run in runs])
+    first = "100.0 % of all choices are within a cluster, 1.0 senders a client and round"
+    assert (
+        about_links(method, {run.path for run in method.runs})
+        == f"{first}; over 2 seeds 50.0 to 100.0 % and 1.0 to 2.0"
+    )
+    assert about_links(method, set()) == first  # the links of the other seed are not read
+    notes = [figure.brief[1] for figure in figures([method]) if figure.section == "over"]
+    assert notes == [f"seed 0: {first}; over 2 seeds 50.0 to 100.0 % and 1.0 to 2.0"]

@@ -12,21 +12,21 @@ import numpy as np
 
 from dfl_lightning.bench.report import charts
 from dfl_lightning.bench.report.attack import attacks
-from dfl_lightning.bench.report.charts.over_run import within_clusters
 from dfl_lightning.bench.report.charts.reasons import similarity_bounds, stood_in_for
 from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.bench.report.costs import COSTS, SIMULATED, TRAININGS
 from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
 from dfl_lightning.bench.report.over_seeds import last_scores
+from dfl_lightning.bench.report.page.clients import with_links
 from dfl_lightning.bench.report.page.sentences.chance import about_losers, about_test_samples
-from dfl_lightning.bench.report.page.sentences.limits import detailed
+from dfl_lightning.bench.report.page.sentences.limits import detailed, with_graphs
+from dfl_lightning.bench.report.page.sentences.links import about_links
 from dfl_lightning.bench.report.page.sentences.spoken import spoken
 from dfl_lightning.bench.report.page.sentences.verdict import and_
 from dfl_lightning.bench.report.settings.sweeps import grids, sweeps
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.words import as_percent
 
 _ORDER = "Clients are in the order of their clusters where those are known."
 
@@ -175,8 +175,9 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
     collected.where = ""
     shown = detailed(methods)
     alike = similarity_bounds([method.runs[0] for method in shown])
+    readable = with_links(methods, [run for _, run in with_graphs(methods)])
     for number, method in enumerate(shown):
-        _add_charts_of_method(collected, method, number, alike)
+        _add_charts_of_method(collected, method, number, alike, about_links(method, readable))
     return collected.figures
 
 
@@ -398,7 +399,9 @@ def _note_on(column: str, score: Score) -> str:
     return _WORDS[column]
 
 
-def _add_charts_of_method(collected: Collected, method: Method, number: int, alike: tuple[float, float] | None) -> None:
+def _add_charts_of_method(
+    collected: Collected, method: Method, number: int, alike: tuple[float, float] | None, links: str
+) -> None:
     """Draw the charts of one method: of its first seed.
 
     Args:
@@ -406,15 +409,15 @@ def _add_charts_of_method(collected: Collected, method: Method, number: int, ali
         method: method of the page.
         number: index of the method, for the charts' names.
         alike: ends of the colours of similarities, the same for all methods; None without similarities.
+        links: words about the links of all seeds; may be empty.
     """
     run = method.runs[0]
     stood_in = stood_in_for(run)
     seed = f"seed {seed_of(run)}"
-    shared = within_clusters(run)
-    within = "" if shared is None else f": {as_percent(shared)} of all choices are within a cluster"
+    own = f"{seed}{f': {links}' if links else ''}"
     collected.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
     collected.add_of_group(
-        "over", f"over-the-run-{number + 1}", method, f"{seed}{within}", "square", lambda: charts.who_from_whom(run)
+        "over", f"over-the-run-{number + 1}", method, own, "square", lambda: charts.who_from_whom(run)
     )
     compared = _compared(run)
     collected.add_of_group(
