@@ -165,6 +165,35 @@ def test_the_address_keeps_what_was_picked(shared, until):
     assert seen.page.locator("#pick-logx").is_checked()
 
 
+def test_numbers_over_many_powers_of_ten_have_a_logarithmic_axis(tmp_path, make_run, open_page, until):
+    named = []
+    for name, most in (("calm", 1.0), ("wild", 4e15)):
+        run = make_run(tmp_path / name, np.full((ROUNDS, CLIENTS), 0.5), config={"selection": {"class_path": name}})
+        head, *lines = (run / "metrics.csv").read_text().splitlines()
+        rows = [line.replace(f",{1 / (r + 1)!r},", f",{most / (r + 1)!r},", 1) for r, line in enumerate(lines)]
+        (run / "metrics.csv").write_text("\n".join([head, *rows]) + "\n")
+        named.append(f"{name}={run}")
+    seen = open_page(write_report(named, tmp_path / "page.html"))
+    kind = "window.report.views['chart-columns'].scale('y').type"
+    assert seen.page.locator("#pick-title").inner_text() == "train_loss over rounds"
+    assert seen.page.evaluate(kind) == "log"
+    assert seen.page.locator("#pick-logy").is_checked()
+    said = seen.page.locator("#pick-words")
+    assert "The axis is logarithmic, since the numbers span 16 powers of ten." in said.inner_text()
+    drawn = seen.page.locator("#chart-columns").inner_text()
+    assert "1e+12" in drawn
+    assert "wild 6.67e+14" in drawn
+    pick(seen, until, logy=False)
+    assert seen.page.evaluate(kind) == "linear"
+    assert "logarithmic" not in said.inner_text()
+    seen.page.reload()  # with the reader's choice in the address
+    until(seen, f"window.report?.views?.['chart-columns'] && {kind} === 'linear'")
+    seen.page.evaluate("location.hash = '#columns?chart.column=bytes_received'")
+    until(seen, "document.getElementById('pick-title').textContent === 'bytes_received over rounds'")
+    assert seen.page.evaluate(kind) == "linear"
+    assert seen.console == []
+
+
 def test_curves_are_thinned_so_that_all_columns_stay_small(tmp_path, make_run, monkeypatch):
     run = make_run(tmp_path / "run", np.full((300, 3), 0.5))
     methods = find_methods([read_run(run)])

@@ -5,9 +5,11 @@ const columns = (() => {
   const ACROSS = { round: ["rounds", "round"], mb: ["MB received", "MB received by a client"], simulated: ["simulated seconds", "simulated seconds"], seconds: ["seconds", "seconds since the start"] };
   const HEIGHT = 340, GAP = 16, EACH = "each client of ", SEEDS = 30; // lines of seeds are drawn of so many methods at most
   const byId = (id) => document.getElementById(id);
-  const OPEN = { column: null, task: 0, lines: "methods", across: "round", logx: false, logy: false, seeds: true, smooth: 0 };
+  const OPEN = { column: null, task: 0, lines: "methods", across: "round", logx: false, logy: null, seeds: true, smooth: 0 };  // logy: null is the axis that fits the values
 
-  let data = null, state = { ...OPEN }, again = () => {}, changed = () => {};
+  const DECADES = 6; // powers of ten from which an axis is logarithmic unless the reader chooses
+
+  let data = null, state = { ...OPEN }, isLog = false, again = () => {}, changed = () => {};
 
   // --- the words of an address ---
   /** What differs from the page as it opens, as words of an address. */
@@ -20,7 +22,7 @@ const columns = (() => {
     for (const [name, first] of Object.entries(OPEN)) {
       const text = found?.get(`chart.${name}`);
       if (text === null || text === undefined) continue;
-      next[name] = typeof first === "boolean" ? text === "true" : typeof first === "number" ? Number(text) || 0 : text;
+      next[name] = typeof first === "boolean" || name === "logy" ? text === "true" : typeof first === "number" ? Number(text) || 0 : text;
     }
     state = next;
   }
@@ -60,7 +62,7 @@ const columns = (() => {
     const across = Object.keys(ACROSS).filter((kind) => kind === "round" || spent.has(kind));
     if (!across.includes(state.across)) state.across = "round";
     options(byId("pick-across"), across.map((kind) => [kind, ACROSS[kind][0]]), state.across);
-    [byId("pick-logx").checked, byId("pick-logy").checked, byId("pick-seeds").checked] = [state.logx, state.logy, state.seeds];
+    [byId("pick-logx").checked, byId("pick-logy").checked, byId("pick-seeds").checked] = [state.logx, isLog, state.seeds];
     byId("pick-seeds-label").hidden = state.lines !== "methods" || !inTask().some((method) => method.seeds.length > 1);
     byId("pick-smooth").value = state.smooth;
     byId("pick-smoothed").textContent = state.smooth ? state.smooth.toFixed(2) : "off";
@@ -136,7 +138,7 @@ const columns = (() => {
     }
     return { rows, field, seeds: several ? seeds : [] };
   }
-  const sayEnd = (value, factor) => (factor === 100 ? value.toFixed(1) : Number(value.toPrecision(3)).toString()).replace("-", "−");
+  const sayEnd = (value, factor) => (factor === 100 ? value.toFixed(1) : Math.abs(value) >= 1e6 ? value.toExponential(2) : Number(value.toPrecision(3)).toString()).replace("-", "−");
 
   /** The chart in Vega-Lite, without a theme, and its words.
    *
@@ -145,27 +147,30 @@ const columns = (() => {
   function chart(category) {
     const name = plain(), { factor, title, words } = data.about[name], found = series(), { rows, field, seeds } = rowsOf(found);
     const at = state.across === "round" ? "round" : "cost";
-    const positive = (value) => !state.logy || value > 0, ahead = (row) => !state.logx || row[at] > 0;
+    const numbers = rows.flatMap((row) => [row.mean, ...seeds.map((seed) => row[`seed ${seed}`])]).filter((value) => value !== null);
+    const decades = Math.log10(Math.max(...numbers) / Math.min(...numbers)), isWide = Math.min(...numbers) > 0 && decades > DECADES;
+    isLog = state.logy ?? isWide;
+    const positive = (value) => !isLog || value > 0, ahead = (row) => !state.logx || row[at] > 0;
     const shown = rows.filter((row) => positive(row.mean) && ahead(row)), left = rows.length - shown.length;
     const withSeeds = state.seeds && seeds.length > 1 && found.length <= SEEDS;
     const all = shown.flatMap((row) => [row.mean, row.unsmoothed ?? null, ...(withSeeds ? seeds.map((seed) => row[`seed ${seed}`]) : [])]).filter((value) => value !== null && positive(value));
     if (!shown.length) return { spec: null, words: "No number here can be drawn." };
     const least = Math.min(...all), most = Math.max(...all), room = 0.04 * (most - least || Math.abs(most) || 1);
-    const domain = state.logy ? [least / 1.05, most * 1.05] : [factor === 100 ? Math.max(0, least - room) : least >= 0 ? Math.max(0, least - room) : least - room, factor === 100 ? Math.min(100, most + room) : most + room];
+    const domain = isLog ? [least / 1.05, most * 1.05] : [factor === 100 ? Math.max(0, least - room) : least >= 0 ? Math.max(0, least - room) : least - room, factor === 100 ? Math.min(100, most + room) : most + room];
     if (domain[1] <= domain[0]) domain[1] = domain[0] + 1;
     const places = shown.map((row) => row[at]), ends = [Math.min(...places), Math.max(...places)];
     const log = { type: "log", base: 10 };
     const x = (of) => ({ field: of, type: "quantitative", scale: { nice: false, domain: ends[1] > ends[0] ? ends : [ends[0], ends[0] + 1], ...(state.logx ? log : { zero: false }) },
       axis: { title: `${ACROSS[state.across][1]}${state.logx ? ", logarithmic" : ""}`, tickCount: 8, ...(state.logx ? { values: logTicks(...ends) } : {}), ...(at === "round" ? { tickMinStep: 1, format: "d" } : { format: ",~r" }) } });
-    const y = (of) => ({ field: of, type: "quantitative", scale: { domain, nice: false, ...(state.logy ? log : {}) },
-      axis: { title: `${title}${state.logy ? ", logarithmic" : ""}`, titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickCount: 6, ...(state.logy ? { format: "~r", values: logTicks(...domain) } : {}) } });
+    const y = (of) => ({ field: of, type: "quantitative", scale: { domain, nice: false, ...(isLog ? log : {}) },
+      axis: { title: `${title}${isLog ? ", logarithmic" : ""}`, titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickCount: 6, ...(domain[1] >= 1e6 ? { labelExpr: "abs(datum.value) >= 1e4 || (datum.value && abs(datum.value) < 1e-3) ? format(datum.value, '.3~g') : format(datum.value, '~r')" } : isLog ? { format: "~r" } : {}), ...(isLog ? { values: logTicks(...domain) } : {}) } });
     const lines = found.map((line) => line.name), places_ = field === "method" ? data.names : lines;
     const color = { field, type: "nominal", legend: null, scale: { domain: places_, ...(field === "method" ? {} : { range: lines.map((_, index) => category[index % (category.length - 1)]) }) } };
     const dashes = field === "method" ? data.names.map((_, place) => dash(place)) : lines.map((_, index) => dash(Math.floor(index / (category.length - 1)) * category.length));
     const strokeDash = { field, type: "nominal", legend: null, scale: { domain: places_, range: dashes } };
     const faint = { condition: { test: { field, oneOf: found.filter((line) => line.aside).map((line) => line.name) }, value: 0.4 }, value: 1 };
     const order = { field: "round", type: "quantitative" }, thin = { type: "line", clip: true, strokeWidth: 0.9, opacity: 0.45 };
-    const valid = (of) => ({ filter: `isValid(datum['${of}'])${state.logy ? ` && datum['${of}'] > 0` : ""}` });
+    const valid = (of) => ({ filter: `isValid(datum['${of}'])${isLog ? ` && datum['${of}'] > 0` : ""}` });
     const layer = [{ data: { values: shown }, mark: { type: "line", clip: true, strokeWidth: field === "method" ? 2 : 1.2 }, encoding: { x: x(at), y: y("mean"), color, strokeDash, order, opacity: faint } }];
     if (state.smooth) layer.push({ data: { values: shown }, transform: [valid("unsmoothed")], mark: { ...thin, opacity: 0.3 }, encoding: { x: x(at), y: y("unsmoothed"), color, detail: { field }, order } });
     if (withSeeds) for (const seed of seeds) {
@@ -173,7 +178,7 @@ const columns = (() => {
       layer.push({ data: { values: shown }, transform: [valid(of), ...(at === "round" ? [] : [{ filter: `datum['${across}'] ${state.logx ? ">" : ">="} 0` }])], mark: thin, encoding: { x: x(escaped(across)), y: y(escaped(of)), color, detail: { field }, order } });
     }
     layer.push(...labels(shown, found, field, at, domain, ends[1], factor, x, y, color));
-    const note = [words, !isOfClients() ? "" : field === "method" ? "The median client; thin lines are single seeds." : "A line for each client.", state.lines === "methods" && seeds.length > 1 ? `Mean over seeds${withSeeds ? "; thin lines are single seeds" : ""}.` : "", state.smooth ? "Smoothed; the faint line is not." : "", left ? `${left} ${left === 1 ? "point is" : "points are"} not above 0 and left out.` : ""];
+    const note = [words, !isOfClients() ? "" : field === "method" ? "The median client; thin lines are single seeds." : "A line for each client.", state.lines === "methods" && seeds.length > 1 ? `Mean over seeds${withSeeds ? "; thin lines are single seeds" : ""}.` : "", isLog && state.logy === null ? `The axis is logarithmic, since the numbers span ${Math.round(decades)} powers of ten.` : "", state.smooth ? "Smoothed; the faint line is not." : "", left ? `${left} ${left === 1 ? "point is" : "points are"} not above 0 and left out.` : ""];
     const spec = { height: HEIGHT, autosize: { type: "fit", contains: "padding" }, layer };
     const heading = `${name} ${at === "round" ? "over rounds" : `against ${ACROSS[state.across][0]}`}`;
     spec.description = `${heading}. ${lastOf(shown, field).slice(0, 8).map((row) => `${row[field]} ${sayEnd(row.mean, factor)}`).join(", ")}.`;
@@ -195,8 +200,8 @@ const columns = (() => {
   function labels(rows, found, field, at, domain, end, factor, x, y, color) {
     const inner = HEIGHT - 50, most = Math.floor(inner / GAP), last = lastOf(rows, field);
     const kept = last.length <= most ? last : [...last.slice(0, most - 1), last.at(-1)];
-    const up = (value) => (state.logy ? Math.log(value / domain[0]) / Math.log(domain[1] / domain[0]) : (value - domain[0]) / (domain[1] - domain[0]));
-    const down = (share) => (state.logy ? domain[0] * (domain[1] / domain[0]) ** share : domain[0] + share * (domain[1] - domain[0]));
+    const up = (value) => (isLog ? Math.log(value / domain[0]) / Math.log(domain[1] / domain[0]) : (value - domain[0]) / (domain[1] - domain[0]));
+    const down = (share) => (isLog ? domain[0] * (domain[1] / domain[0]) ** share : domain[0] + share * (domain[1] - domain[0]));
     const ends = kept.map((row) => {
       const { aside } = found.find((line) => line.name === row[field]), text = (letters) => (row[field].length > letters ? `${row[field].slice(0, letters - 1)}…` : row[field]);
       const after = aside ? `: ${aside}` : `  ${sayEnd(row.mean, factor)}`;
@@ -229,6 +234,7 @@ const columns = (() => {
   function shown(category) {
     fill();
     const { spec, heading, words: said } = chart(category);
+    byId("pick-logy").checked = isLog;
     byId("pick-title").textContent = heading ?? "Any column";
     byId("pick-words").textContent = said;
     byId("chart-columns").closest("figure").dataset.title = heading ?? "Any column";
