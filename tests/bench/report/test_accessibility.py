@@ -45,7 +45,7 @@ def test_without_javascript_the_page_says_so_and_shows_tables(page, chromium):
 @pytest.mark.parametrize("width", [390, 320])
 def test_fixed_column_hides_scrolled_cells_and_nothing_overflows(page, open_page, width):
     seen = open_page(page, width)
-    table = seen.page.locator("#verdict .scroll")
+    table = seen.page.locator("#verdict .scroll").first
     table.evaluate("(box) => { box.scrollLeft = 120; }")
     box, name = table.bounding_box(), seen.page.locator("#verdict tbody th").first.bounding_box()
     assert name["x"] <= box["x"]

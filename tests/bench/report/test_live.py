@@ -248,5 +248,5 @@ def test_an_address_shows_its_run_round_and_client(tmp_path, make_run, make_link
     come_true(seen.page, "window.report?.drawn > 0")
     now = seen.page.evaluate("window.report.now()")
     assert (now["run"], now["round"], now["picked"]) == (0, 6, 1)
-    come_true(seen.page, "Math.abs(document.querySelector('#one').getBoundingClientRect().top) < 40")
+    come_true(seen.page, "Math.abs(document.querySelector('#one').getBoundingClientRect().top - 68) < 20")
     assert seen.console == []

@@ -55,7 +55,7 @@ def faint_in(seen):
 
 def test_click_singles_out_a_method_and_escape_resets_it(page, open_page):
     seen = open_page(page)
-    name = seen.page.locator(f"#verdict [data-single='{WITHOUT_LABEL}']")
+    name = seen.page.locator(f".verdict [data-single='{WITHOUT_LABEL}']")
     everything = {f"method {number}" for number in range(METHODS)} | {"Local"}
     for back in (name.click, lambda: seen.page.keyboard.press("Escape"), lambda: seen.page.click("#single button")):
         name.focus()
@@ -105,7 +105,7 @@ def test_names_and_lines_are_clickable_and_address_keeps_the_method(page, open_p
     line = seen.page.locator("#chart-learning-curves .mark-line path").last
     line.dispatch_event("click", {"bubbles": True})
     assert seen.page.evaluate("single.now()") == line.evaluate("(line) => line.__data__.datum.method")
-    seen.page.click(f"#verdict [data-single='{WITHOUT_LABEL}']")
+    seen.page.click(f".verdict [data-single='{WITHOUT_LABEL}']")
     until(seen, "location.hash === '#verdict?method=method+1'")
     seen.page.click("nav [href='#cost']")
     until(seen, "location.hash === '#cost?method=method+1'")
@@ -115,7 +115,7 @@ def test_names_and_lines_are_clickable_and_address_keeps_the_method(page, open_p
     # Charts above it are drawn when it comes near, and it stays where it is. A browser that restored the old place by a
     # smooth scroll would sometimes continue with it afterwards.
     assert seen.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
-    until(seen, "Math.abs(document.getElementById('cost').getBoundingClientRect().top) < 60")
+    until(seen, "Math.abs(document.getElementById('cost').getBoundingClientRect().top - 68) < 20")
     seen.page.click("#theme")
     redrawn(seen, times=2)
     assert len(faint_in(seen)["chart-accuracy-by-bytes"]) == METHODS
