@@ -106,6 +106,46 @@ def test_line_at_the_pointer_or_selected_line_is_emphasised(seen):
     assert near.inner_text().split("\t") == ["method 0", "65.0"]
 
 
+def test_pointer_in_bands_over_clients_shows_their_numbers(seen):
+    seen.page.locator("#chart-bands-1").scroll_into_view_if_needed()
+    left, top, width, height = seen.page.evaluate(PLOT, "chart-bands-1")
+    seen.page.mouse.move(left + width / 2, top + height / 2)
+    scores = 100 * (np.linspace(0.5, 0.9, ROUNDS)[ROUNDS // 2] + np.linspace(-0.1, 0.1, 4))
+    head, *rows = said(seen)
+    assert head == ["round", "5"]
+    found = {name: float(number) for name, number in rows}
+    expected = {f"p{q}": np.percentile(scores, q) for q in (10, 25, 75, 90)} | {"median": np.median(scores)}
+    assert found == pytest.approx(expected | {"worst tenth": scores.min()}, abs=0.051)
+    assert seen.console == []
+
+
+def test_what_stands_at_the_pointer_goes_when_the_page_scrolls(seen, until):
+    chart = "#chart-learning-curves"
+    seen.page.locator(chart).scroll_into_view_if_needed()
+    left, top, width, height = seen.page.evaluate(PLOT, chart[1:])
+    seen.page.mouse.move(left + width / 2, top + height / 2)
+    assert seen.page.locator("#tip").is_visible()
+    seen.page.evaluate("scrollBy({ top: 40, behavior: 'instant' })")
+    until(
+        seen,
+        "document.querySelector('#tip').hidden && document.querySelector('#chart-learning-curves .crosshair').hidden",
+    )
+
+
+def test_the_pointer_finds_the_lines_of_a_client(seen, until):
+    seen.page.evaluate("location.hash = 'who?run=method 1&round=9&client=2'")
+    until(seen, "Boolean(document.querySelector('#chart-one-client svg'))")
+    seen.page.locator("#chart-one-client").scroll_into_view_if_needed()
+    until(seen, "document.querySelector('#chart-one-client').getAttribute('role') === 'img'")
+    left, top, width, height = seen.page.evaluate(PLOT, "chart-one-client")
+    seen.page.mouse.move(left + width - 2, top + height / 2)
+    assert [row[0] for row in said(seen)] == ["round", "client 2", "mean of all clients", "Local"]
+    colours = seen.page.locator("#tip line").evaluate_all("all => all.map((line) => line.getAttribute('stroke'))")
+    drawn = "all => all.map((part) => part.getAttribute('stroke'))"
+    assert {colours[0], colours[2]} <= set(seen.page.locator("#chart-one-client .mark-line path").evaluate_all(drawn))
+    assert seen.console == []
+
+
 def test_numbers_without_percent_match_digits_of_their_deviation(tmp_path, make_run, open_page):
     words = []
     for name, level in (("Small", 0.5), ("Large", 5.0)):

@@ -3,6 +3,7 @@
 // or a rank, or with what they had reached for a cost.
 const crosshair = (() => {
   const PLACES = { round: "round", rank: "place", cost: "" }, VALUES = ["mean", "value"], MOST = 16;
+  const BANDS = ["p90", "p75", "median", "p25", "p10", "worst tenth"]; // what a round of a chart of one run's clients has
   const NEAR = 14; // pixels between the pointer and the line that it is said to be on
   const isInvisible = (layer) => layer.mark?.opacity === 0;
   const isLine = (layer) => layer.mark?.type === "line";
@@ -11,13 +12,14 @@ const crosshair = (() => {
   const held = (spec, layer) => layer.data?.values ?? spec.datasets?.[layer.data?.name] ?? [];
   /** Where a chart's points stand and what they are worth: names of fields; null where lines have no places in common. */
   function fields(spec, rows) {
-    const first = rows[0] || {}, { x, y } = spec.layer?.find(isLine)?.encoding ?? {}, at = x?.field;
+    const first = rows[0] || {}, { x, y, color, strokeDash } = spec.layer?.find(isLine)?.encoding ?? {}, at = x?.field;
     const value = VALUES.find((name) => name in first) ?? y?.field;
     const of = ["method", "client"].find((name) => name in first);
     if (!(at in PLACES && value in first && of && (at === "rank" || "round" in first))) return null;
     const flat = spec.layer.filter((layer) => layer.encoding?.x?.field === "from").flatMap((layer) => held(spec, layer));
     const percent = y.axis.title.includes(", %");
-    return { at, of, value, percent, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
+    const bands = BANDS[0] in first;
+    return { at, of, value, bands, colour: bands ? null : color?.field, dash: strokeDash?.field, percent, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
   }
   /** The chart without its invisible points, thousands of them, which only tooltips need. */
   const lighter = (spec) => ({ ...spec, layer: spec.layer.filter((layer) => !isInvisible(layer)) });
@@ -29,8 +31,9 @@ const crosshair = (() => {
    * @param rows of the chart, with a method or a client each.
    * @param found what `fields` says of it.
    */
-  function attach(element, view, rows, { at, of, value, percent, title, flat }) {
-    const known = [...rows, ...flat].filter((row) => row[value] !== null);
+  function attach(element, view, rows, { at, of, value, bands, colour, dash, percent, title, flat }) {
+    const each = bands ? rows.flatMap((row) => BANDS.map((name) => ({ ...row, [of]: name, [value]: row[name] }))) : rows;
+    const known = [...each, ...flat].filter((row) => row[value] !== null);
     const byPlace = known.reduce((map, row) => map.set(row[at], [...(map.get(row[at]) || []), row]), new Map());
     const places = [...byPlace.keys()].sort((a, b) => a - b);
     const rule = Object.assign(document.createElement("div"), { className: "crosshair", hidden: true });
@@ -76,21 +79,29 @@ const crosshair = (() => {
       if (first > 0) add(`${first} above`, "");
       here.slice(first, first + MOST).forEach((row, index) => {
         const line = add(row[of], numbers(row[value], row.sd));
-        line.cells[0].prepend(key(row[of]));
+        if (colour) line.cells[0].prepend(key(row));
         line.classList.toggle("near", first + index === nearest && least <= NEAR);
       });
       if (below > 0) add(`${below} below`, "");
       box.replaceChildren(table);
     }
-    /** A piece of a method's line. */
-    function key(method) {
+    /** A piece of a row's line. */
+    function key(row) {
       const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(drawn.namespaceURI, "line");
-      const look = { x2: 20, y1: 2, y2: 2, "stroke-width": 3, stroke: view.scale("color")(method), "stroke-dasharray": view.scale("strokeDash")(method) };
+      const look = { x2: 20, y1: 2, y2: 2, "stroke-width": 3, stroke: view.scale("color")(row[colour]), ...(dash ? { "stroke-dasharray": view.scale("strokeDash")(row[dash]) } : {}) };
       for (const [name, text] of Object.entries(look)) line.setAttribute(name, text);
       for (const [name, text] of Object.entries({ width: 20, height: 4, "aria-hidden": "true" })) drawn.setAttribute(name, text);
       drawn.append(line);
       return drawn;
     }
   }
+  // What stands beside the pointer is of another place once the page has moved below it.
+  let pointed = 0; // where the page was when the pointer last moved
+  addEventListener("pointermove", () => (pointed = scrollY), { capture: true, passive: true });
+  addEventListener("scroll", () => {
+    if (scrollY === pointed) return;
+    for (const part of document.querySelectorAll(".crosshair, #tip")) part.hidden = true;
+    document.querySelector("#vg-tooltip-element")?.classList.remove("visible");
+  }, { passive: true });
   return { held, fields, lighter, attach };
 })();
