@@ -33,7 +33,7 @@ def test_captions_give_test_samples_and_losers_by_chance(make_run, tmp_path):
     ours = make_run(tmp_path / "ours", level + np.array([0.1, 0.1, 0.0, -0.1]))
     alone = make_run(tmp_path / "alone", level, received=0.0, config={"selection": {"class_path": "Alone"}})
     methods = as_methods([read_run(ours), read_run(alone)])
-    assert "half of the clients whose scores differ lose: 1.5 of 4 for " in about_losers(methods)
+    assert "half of the clients whose scores differ lose: on average 1.5 of 4 for " in about_losers(methods)
     assert about_losers([method for method in methods if not method.is_local]) == ""
     assert about_test_samples(methods) == (
         "A client has 10 test samples: by chance alone, equal clients differ by 15.8 points (standard deviation)."

@@ -1,10 +1,14 @@
 """The score against numeric settings: lines, intervals and heat maps, against numbers by hand."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+import vl_convert
 
 from dfl_lightning import read_run, report
 from dfl_lightning.bench.report.methods import find_methods
@@ -63,6 +67,16 @@ def test_points_have_means_intervals_and_each_seed(methods):
         low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
         assert [row["accuracy"], row["low"], row["high"]] == pytest.approx([np.mean(values), low, high], abs=1e-3)
         assert [row[f"seed {seed}"] for seed in SEEDS] == pytest.approx(values)
+
+
+def test_a_single_line_and_training_alone_have_their_names(tmp_path, make_run):
+    runs = []
+    for k in (0, 2, 4):
+        config = {"selection": {"class_path": "Gossip", "init_args": {"k": k}}}
+        runs.append(make_run(tmp_path / str(k), np.full((2, 4), 0.5), received=1e6 * k, config=config))
+    svg = vl_convert.vegalite_to_svg(report.score_by_setting([read_run(run) for run in runs]).to_dict())
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"Gossip", "Local"} <= set(words)
 
 
 def test_two_settings_have_a_heat_map(methods):

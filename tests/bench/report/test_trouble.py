@@ -47,6 +47,10 @@ def test_rounds_at_chance_level_are_those_within_two_errors(tmp_path, make_run):
     expected = [r + 1 for r, score in enumerate(scores[:, 0]) if score <= 0.5 + 2 * error]
     found = of_lane(run, "at chance level")
     assert [r for event in found for r in range(event.first, event.last + 1)] == expected == [1, 2, 5]
+    bound = f"{100 * (0.5 + 2 * error):.1f} %"
+    assert {e.words for e in found} == {
+        f"the mean score is at most {bound}: chance level, 50.0 %, and two standard errors"
+    }
 
 
 def test_plateau_ends_with_progress_of_a_fiftieth_of_the_range(tmp_path, make_run):

@@ -97,11 +97,15 @@ def score_by_setting(runs: Sequence[Run | Method], setting: str = "") -> Any:
         ),
         base.mark_point(filled=True, opacity=1, size=60).encode(x=x, y=y, color=colour, tooltip=tips),
     ]
-    if len(names) > 1:
-        last = {row["line"]: row for row in rows}
-        ends_of_lines = [{**row, "method": row["line"], "after": ""} for row in last.values()]
-        between = ends if is_log else None
-        layers += end_labels(ends_of_lines, names, score.field, domain, "place", _HEIGHT, ends=between)
+    alone = [method.name for method in methods if method.is_local]
+    if any(row["point"] in alone for row in rows):
+        named = base.transform_filter(alt.FieldOneOfPredicate(field="point", oneOf=alone))
+        layers += with_rim(
+            named.encode(x=x, y=y, text=alt.Text("point:N")), {}, style="note", align="left", dx=9, dy=-9
+        )
+    last = {row["line"]: row for row in rows}
+    ends_of_lines = [{**row, "method": row["line"], "after": ""} for row in last.values()]
+    layers += end_labels(ends_of_lines, names, score.field, domain, "place", _HEIGHT, ends=ends if is_log else None)
     return finished(alt.layer(*layers), height=_HEIGHT)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.bench.report.attack import adversaries, attack_of
-from dfl_lightning.bench.report.chance_level import bound_of
+from dfl_lightning.bench.report.chance_level import bound_of, level_of
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import from_one, known_numbers
 from dfl_lightning.bench.report.page.contents.choices import choices
@@ -200,14 +200,15 @@ def _listed(clients: Sequence[int]) -> str:
 
 def _at_chance(run: Run) -> list[Event]:
     """List the stretches of evaluations whose mean score is not above chance level."""
-    bound = bound_of(run)
-    if bound is None:
+    bound, level = bound_of(run), level_of(run)
+    if bound is None or level is None:
         return []
+    words = f"the mean score is at most {as_percent(bound)}: chance level, {as_percent(level)}, and two standard errors"
     scores = known_numbers(run, run.score.column)
     low = [(at, r) for at, (r, value) in enumerate(sorted(scores.items())) if value <= bound]
     rounds = dict(low)
     return [
-        Event(CHANCE, from_one(rounds[first]), from_one(rounds[last]), f"the mean score is at most {as_percent(bound)}")
+        Event(CHANCE, from_one(rounds[first]), from_one(rounds[last]), words)
         for first, last in _stretches(list(rounds))
     ]
 

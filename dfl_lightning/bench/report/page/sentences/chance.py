@@ -91,4 +91,5 @@ def about_losers(methods: Sequence[Method]) -> str:
     if not of_methods:
         return ""
     parts = [f"{losers_by_chance(values):g} of {len(values)} for {name}" for name, values in of_methods.items()]
-    return f"Of a method that equals training alone, half of the clients whose scores differ lose: {and_(parts)}."
+    half = "Of a method that equals training alone, half of the clients whose scores differ lose"
+    return f"{half}: on average {and_(parts)}."
