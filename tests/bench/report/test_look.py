@@ -26,7 +26,14 @@ COLOURS = 13
 def test_a_method_has_one_colour_on_all_pages():
     colours = {name: colour_places(NAMES).index(name) % COLOURS for name in NAMES}
     assert sorted(colours.values()) == list(range(COLOURS - 1))
-    for names in (["Gossip"], ["PANM", "Local", "Gossip"], ["A new one", "Another", *NAMES[:3]], NAMES[::-1]):
+    many_gossips = [f"Gossip (k = {k})" for k in range(1, 9)]
+    for names in (
+        ["Gossip"],
+        [*many_gossips, "PANM", "DPFL"],
+        ["PANM", "Local", "Gossip"],
+        ["A new one", "Another", *NAMES[:3]],
+        NAMES[::-1],
+    ):
         places = colour_places(names)
         for name in set(names) & set(NAMES):
             assert places.index(name) % COLOURS == colours[name]
@@ -94,6 +101,24 @@ MISMATCHED = """() => [...document.querySelectorAll("button[aria-label], summary
   .filter((part) => part.textContent.trim()
     && !part.getAttribute("aria-label").toLowerCase().includes(part.textContent.trim().toLowerCase()))
   .map((part) => part.outerHTML)"""
+
+
+def test_the_verdict_of_long_names_fits_on_a_wide_screen(tmp_path, make_run, open_page):
+    named, rng = [], np.random.default_rng(0)
+    for number in range(3):
+        config = {"selection": {"class_path": f"M{number}", "init_args": {"k": 0} if not number else {}}}
+        for seed in range(3):
+            scores = rng.uniform(0.2, 0.9, (3, 6))
+            run = make_run(tmp_path / f"{number} {seed}", scores, seed=seed, received=3e5 * number, config=config)
+            head, *lines = (run / "metrics.csv").read_text().splitlines()
+            counted = "\n".join([f"{head},models_received", *(f"{line},{number}.5" for line in lines)])
+            (run / "metrics.csv").write_text(counted + "\n")
+            named.append(f"Gossip (k = {number}, lr = 3000.0)={run}")
+    seen = open_page(write_report(named, tmp_path / "page.html"), 1440, everything=False)
+    assert seen.page.locator(".verdict thead th").count() == 9
+    assert max(seen.page.evaluate(FITS)) <= 0
+    names = seen.page.locator(".verdict tbody th .name")
+    assert max(names.evaluate_all("all => all.map((name) => name.offsetHeight)")) < 40  # in one line
 
 
 def test_sentences_tables_and_labels_fit_on_tablets(runs, tmp_path, open_page, redrawn):

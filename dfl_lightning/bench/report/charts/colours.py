@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
@@ -58,15 +59,15 @@ def colour_places(names: Sequence[str]) -> list[str]:
         >>> places = colour_places(["Gossip", "Local", "AFIND+"])
         >>> places[:2], places[-1], len(places)
         (['AFIND+', 'Gossip'], 'Local', 13)
-        >>> colour_places(["Gossip (k = 5)", "Gossip (k = 9)"])[:3]
-        [' ', 'Gossip (k = 5)', 'Gossip (k = 9)']
+        >>> colour_places(["Gossip (k = 5)", "Gossip (k = 9)", "PANM"])[:4]
+        [' ', 'Gossip (k = 5)', 'PANM', 'Gossip (k = 9)']
     """
     number = len(LIGHT["category"])
     own = number - 1  # the last colour is that of training alone
     placed: dict[int, str] = {number - 1: LOCAL} if LOCAL in names else {}
     methods = [name for name in dict.fromkeys(names) if name != LOCAL]
     turns = [methods[at : at + own] for at in range(0, len(methods), own)]  # in each turn, all colours once
-    for turn, name in ((turn, name) for turn, some in enumerate(turns) for name in sorted(some, key=_rank)):
+    for turn, name in ((turn, name) for turn, some in enumerate(turns) for name in _in_turn(some)):
         wanted = _colour_of(name, own)
         place = next(
             turn * number + (wanted + step) % own
@@ -85,9 +86,14 @@ _KNOWN = (
 """Names of methods with a colour of their own, by the index of the colour."""
 
 
-def _rank(name: str) -> tuple[bool, str]:
-    """Return the key that puts names with a colour of their own first."""
-    return _base(name) not in _KNOWN, name
+def _in_turn(names: Sequence[str]) -> list[str]:
+    """Sort names: one of each base first, so that it has its colour, and of these the names of this library first."""
+    counts: Counter[str] = Counter()
+    number = {}
+    for name in sorted(names):
+        number[name] = counts[_base(name)]
+        counts[_base(name)] += 1
+    return sorted(names, key=lambda name: (number[name], _base(name) not in _KNOWN, name))
 
 
 def _colour_of(name: str, number: int) -> int:
