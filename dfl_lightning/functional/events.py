@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,14 +39,17 @@ def pair_coefficients(clients: Tensor, partners: Tensor, nodes: int) -> tuple[Te
         >>> after[0]
         tensor([0.5000, 0.5000, 0.0000, 1.0000, 0.0000], dtype=torch.float64)
     """
-    models = torch.eye(nodes, nodes + len(clients), dtype=torch.float64)
-    after = torch.zeros(len(clients), nodes + len(clients), dtype=torch.float64)
+    models = np.eye(nodes, nodes + len(clients))
+    after = np.zeros((len(clients), nodes + len(clients)))
     for event, (i, j) in enumerate(zip(clients.tolist(), partners.tolist(), strict=True)):
+        own = models[i]
         if j >= 0:
-            models[[i, j]] = (models[i] + models[j]) / 2
-        models[i, nodes + event] += 1
-        after[event] = models[i]
-    return models, after
+            own += models[j]
+            own /= 2
+            models[j] = own
+        own[nodes + event] += 1
+        after[event] = own
+    return torch.from_numpy(models), torch.from_numpy(after)
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,8 @@ def buffered_coefficients(
         (tensor([0, 1]), BufferedServer(version=1, filled=0, mass=0.0))
     """
     e, version, filled, mass = len(started), server.version, server.filled, server.mass
-    model, buffer = torch.eye(2, 2 + e, dtype=torch.float64).unbind()
-    model, buffer = model.clone(), buffer.clone()
-    after, versions, behind = torch.zeros(e, 2 + e, dtype=torch.float64), torch.zeros_like(started), []
+    model, buffer = np.eye(2, 2 + e)
+    after, versions, behind = np.zeros((e, 2 + e)), [], []
     for event, (first, counts) in enumerate(zip(started.tolist(), contributes.tolist(), strict=True)):
         behind.append(version - first)
         if counts:
@@ -132,7 +135,14 @@ def buffered_coefficients(
             filled, mass = filled + 1, mass + factor
         if filled == k:
             model = model + step / k * (buffer - mass * model if of_models else buffer)
-            buffer, version, filled, mass = torch.zeros_like(buffer), version + 1, 0, 0.0
-        after[event], versions[event] = model, version
-    late = torch.tensor(behind, dtype=torch.long)
-    return BufferedEvents(model, buffer, after, versions, late, BufferedServer(version, filled, mass))
+            buffer, version, filled, mass = np.zeros_like(buffer), version + 1, 0, 0.0
+        after[event] = model
+        versions.append(version)
+    return BufferedEvents(
+        model=torch.from_numpy(model),
+        buffer=torch.from_numpy(buffer),
+        after=torch.from_numpy(after),
+        versions=torch.tensor(versions, dtype=torch.long),
+        behind=torch.tensor(behind, dtype=torch.long),
+        server=BufferedServer(version, filled, mass),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -72,7 +73,7 @@ def clients_in_order(round: Round) -> Tensor:
 
 
 def at_nodes(coefficients: Tensor, nodes: Tensor, number: int) -> Weights:
-    """Turn coefficients [w, len(nodes)] into weights of the nodes' rows in w sums, of `number` nodes."""
-    weights = torch.zeros(len(coefficients), number, dtype=torch.float64)
-    weights[:, nodes] = coefficients
-    return Weights.of_dense(weights)
+    """Turn coefficients [w, len(nodes)] of different nodes' rows into weights of `number` nodes' rows in w sums."""
+    order = nodes.argsort()
+    weights = Weights.of_dense(coefficients[:, order])
+    return replace(weights, rows=nodes[order][weights.rows], shape=(len(coefficients), number))

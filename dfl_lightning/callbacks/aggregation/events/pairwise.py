@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.aggregation.events.events import (
     GIVEN,
     STARTS,
@@ -79,7 +80,7 @@ class Pairwise(CurrentModels):
         touched = torch.cat([clients, partners[partners >= 0]]).unique()
         for coefficients, into, where in ((after, STARTS, clients), (models[touched], "models", touched)):
             terms = [
-                (at_nodes(coefficients[:, :n], torch.arange(n), n), "models"),
+                (Weights.of_dense(coefficients[:, :n]), "models"),
                 (at_nodes(coefficients[:, n:], clients, n), GIVEN),
             ]
             bank.mix(terms, into, where)
