@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -96,7 +97,8 @@ def mix_rows(
         for (_, rows), part in zip(terms, is_read.split(sizes), strict=True)
     ]
     senders = (is_read.cumsum(0) - 1)[senders]  # index among the rows that are read
-    shape = (len(nodes), int(is_read.sum()))
+    counts = [len(source) for source in sources]
+    shape = (len(nodes), sum(counts))
     if dense:
         groups = None if mixing_groups is None else mixing_groups[nodes]
         combine = _by_product(receivers, senders, shares, shape, groups)
@@ -104,7 +106,7 @@ def mix_rows(
         combine = _by_sums(receivers, senders, shares, shape)
     write = _writer(into, ranks.place[nodes].to(into.device))
 
-    with workers() as pool, one_blas_thread():
+    with workers() as pool, one_blas_thread() if dense else nullcontext():
         if into.device.type != "cpu":
             pool = Workers(1)  # a GPU distributes the work itself
 
@@ -112,8 +114,9 @@ def mix_rows(
             space = scratch(shape[1] * max(stop - start for start, stop in strip), like=shares)
             for start, stop in strip:
                 pool.check()
-                parts = [source.read(start, stop) for source in sources]
-                block = torch.cat(parts, out=space(shape[1], stop - start))
+                block = space(shape[1], stop - start)
+                for source, part in zip(sources, block.split(counts), strict=True):
+                    source.read_into(part, start, stop)
                 write(start, stop, combine(block))
 
         for first in range(0, len(blocks), max(1, at_once)):
@@ -155,6 +158,9 @@ class RowSource:
         for start, stop in blocks:
             self._offsets[start], at = at, at + stop - start
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     def read(self, start: int, stop: int) -> Tensor:
         """Return the columns [start, stop) of the senders' rows, [s, stop - start]."""
         if self._all:
@@ -166,6 +172,14 @@ class RowSource:
         at = self._offsets[start]
         block[~self._here] = self._remote[:, at : at + stop - start]
         return block
+
+    def read_into(self, block: Tensor, start: int, stop: int) -> None:
+        """Copy the columns [start, stop) of the senders' rows into a contiguous block, [s, stop - start]."""
+        picked = not self._all and (self._remote is None or not len(self._remote))
+        if picked and block.dtype == self._rows.dtype:  # without a copy in between
+            torch.index_select(self._rows[:, start:stop], 0, self._places, out=block)
+        else:
+            block.copy_(self.read(start, stop))
 
 
 def strips(blocks: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
