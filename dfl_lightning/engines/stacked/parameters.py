@@ -9,6 +9,9 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Entry, Layout
 
+LONG_ROW = 2**14
+"""Columns from which on rows are copied one by one on a CPU."""
+
 Read = Callable[[int, int], Tensor]
 """(start, stop) -> these columns of k models, [k, stop - start], in fresh memory; see `Bank.reader`."""
 
@@ -105,9 +108,9 @@ def _unpack(entry: Entry, read: Read) -> Tensor:
 def _write(target: Tensor, places: Tensor, values: Tensor) -> None:
     """Write values [k, c] into the rows `places` of a tensor [rows, c].
 
-    On a CPU rows are copied one by one, which is twice as fast as indexing.
+    On a CPU long rows are copied one by one, which is faster than indexing.
     """
-    if target.device.type != "cpu":
+    if target.device.type != "cpu" or values.shape[1] <= LONG_ROW:
         target.index_copy_(0, places.to(target.device), values)
         return
     first = int(places[0])
