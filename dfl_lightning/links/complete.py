@@ -134,8 +134,10 @@ class AllPairs(Links):
         """
         limits = (k if isinstance(k, Tensor) else torch.full((self.nodes,), k)).clamp(min=0)
         everything, many = limits >= self.count, 2 * limits > self.nodes
-        whole = self.between(receivers=everything & (limits > 0))
-        listed = Links(whole.receivers, whole.senders, self.nodes)
+        whole, listed = everything & (limits > 0), Links.empty(self.nodes)
+        if bool(whole.any()):
+            all_links = self.between(receivers=whole)
+            listed = Links(all_links.receivers, all_links.senders, self.nodes)
         if bool((many & ~everything).any()):
             rest = self.between(receivers=many & ~everything)
             listed = listed.union(Links(rest.receivers, rest.senders, self.nodes).draw(limits, seed))

@@ -71,4 +71,4 @@ class Gossip(Selection):
             drawn = round.draw_links(allowed, self.limits(round), "gossip")
         else:
             drawn = allowed.draw(self.limits(round), stream_seed(round.federation.seed, "gossip", 0))
-        return drawn.intersection(round.candidates)
+        return drawn if allowed is round.candidates else drawn.intersection(round.candidates)
