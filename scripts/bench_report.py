@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dfl_lightning.runs.by_round import Comparisons, Entries, stacked
+from dfl_lightning.runs.by_round.entries import Comparisons, Entries, stacked
 from dfl_lightning.runs.tables import COLUMNS, as_csv, as_text
 from dfl_lightning.utils.storage.files import write_npz
 

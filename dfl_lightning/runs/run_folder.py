@@ -14,29 +14,23 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from dfl_lightning.callbacks import Substitution
-from dfl_lightning.callbacks.base import honest_clients
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.checkpoints.own_code import CODE
-from dfl_lightning.functional import of_clients, over_clients, without_mean
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.run.hosts import RunModule, RunTrainer
-from dfl_lightning.runs.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
-from dfl_lightning.runs.columns import undefined_numbers
-from dfl_lightning.runs.links import links_of, substitutes_of
+from dfl_lightning.runs.by_round.recorded import METRICS, RecordedRounds, Row
 from dfl_lightning.runs.python_config import config_of_objects
 from dfl_lightning.runs.reading import RunFiles
 from dfl_lightning.runs.summary import summarise
-from dfl_lightning.runs.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
+from dfl_lightning.runs.tables import as_csv, damaged
 from dfl_lightning.runs.typed import COMMANDS, read_commands, write_commands
 from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of, is_kept, write_sources
 from dfl_lightning.utils.code.users_code import account_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.storage.files import remove_unfinished, sync_file, write_atomically, write_npz
+from dfl_lightning.utils.storage.files import remove_unfinished, sync_file, write_atomically
 from dfl_lightning.utils.storage.locks import NAME as LOCK
 from dfl_lightning.utils.storage.locks import FolderLock
 
@@ -49,7 +43,7 @@ OF_THE_PROCESS = (CHANGED, CODE, "engine", "seconds", "device", "processor", "ve
 ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitutes.npz", "comparisons.npz")
 """Files with arrays by round, in addition to the rows of metrics.csv."""
 
-OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
+OWN_FILES = ("config.yaml", "commands.csv", METRICS, "split.npz", *ARRAYS)
 """Files that a run writes before its first round is complete, and whenever it saves."""
 
 _COUNTS = "rounds in files"
@@ -71,18 +65,8 @@ class RunFolder(RunFiles, RoundCallback):
         self.path: Path | None = None
         self.is_open = False
         self.summary: dict[str, Any] = {}
-        self._rows: list[dict[str, str]] = []
-        self._score, self._extra = Score(), list[str]()
-        self._honest: torch.Tensor | None = None  # see `honest_clients`
-        self._chosen: tuple[str, ...] = ()  # names of the metrics in addition to the task's numbers
-        self._evaluations: dict[int, dict[str, np.ndarray]] = {}
-        self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
-        self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
-        self._comparisons = Comparisons()
-        tables = (self._graphs, self._diverged, self._dropouts, self._substitutes, self._comparisons)
-        self._kept: dict[str, Entries | Comparisons] = {table.file.removesuffix(".npz"): table for table in tables}
+        self._rounds = RecordedRounds()
         self._commands: list[dict[str, str]] = []
-        self._has_new_columns = False
         self._source: Path | None = None  # the run folder whose rounds this fit continues
         self._saved: dict[str, int] = {}  # rounds in each file when the checkpoint of this fit was saved
         self._began: tuple[int, bool] | None = None  # the boundary at which this fit started
@@ -93,16 +77,7 @@ class RunFolder(RunFiles, RoundCallback):
         self._placed: list[ModelCheckpoint] = []  # those whose files this class directs into the run folder
 
     def _table(self, name: str) -> dict[str, np.ndarray]:
-        if name == "metrics":
-            return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in self._columns}
-        if name in ("split", "link_messages"):
-            return super()._table(name)
-        return stacked(self._evaluations) if name == "clients" else self._kept[name].before()
-
-    @property
-    def _columns(self) -> list[str]:
-        """The columns of metrics.csv."""
-        return [*columns_of(self._score.name), *self._extra]
+        return super()._table(name) if name in ("split", "link_messages") else self._rounds.table(name)
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -162,21 +137,22 @@ class RunFolder(RunFiles, RoundCallback):
             UserError: the folder cannot be written, or a file of it is damaged or lacks rounds.
         """
         assert self.path is not None
-        self.is_open, self._score = True, Score.of(pl_module.federation.task)
-        self._honest = honest_clients(pl_module.federation)
-        self._chosen = tuple(pl_module.engine.config.metrics)
+        self.is_open = True
+        self._rounds.describe(pl_module.federation, pl_module.engine.config.metrics)
         if not trainer.is_global_zero:
             return  # since only the first process writes
         self.is_open = False
         boundary = pl_module.bank.boundary
         try:
             self._read_earlier_rounds(boundary)
-            last = int(self._rows[-1]["round"]) + 1 if self._rows else 0
+            last = int(self._rounds.rows[-1]["round"]) + 1 if self._rounds.rows else 0
             if boundary.closed and last < boundary.round:
-                self._add_row(boundary)  # since the run ended after the round was closed and before its row was written
-            self._write_metrics()
-            if self._rows:
-                self._write_arrays(boundary.round)
+                self._rounds.add_row(
+                    boundary
+                )  # since the run ended after the round was closed and before its row was written
+            self._rounds.write_rows(self.path)
+            if self._rounds.rows:
+                self._rounds.write_arrays(self.path, boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
             config = config_of_objects(trainer, pl_module) if trainer.config is None else trainer.config
             if not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
@@ -207,10 +183,11 @@ class RunFolder(RunFiles, RoundCallback):
         """Show the folder, the number of rounds and the last test score."""
         if self.path is None:
             return "RunFolder(no run yet)"
-        values = self.metrics[f"test_{self._score.name}"]
-        scores = values[~np.isnan(values)]
-        score = f", test {self._score.label} {self._score.text(scores[-1])}" if len(scores) else ""
-        return f"RunFolder({self.path}, {len(self._rows)} rounds{score})"
+        score = self._rounds.score
+        values = self.metrics[f"test_{score.name}"]
+        values = values[~np.isnan(values)]
+        last = f", test {score.label} {score.text(values[-1])}" if len(values) else ""
+        return f"RunFolder({self.path}, {len(self._rounds.rows)} rounds{last})"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Give the trainer the metrics of earlier rounds, which early stopping and checkpoints may monitor."""
@@ -231,43 +208,19 @@ class RunFolder(RunFiles, RoundCallback):
 
         Later rounds are set aside if the run continues in that folder; a fork leaves them where they are.
         """
-        done = boundary.round if boundary.closed else boundary.round - 1
-        expected = self._saved or self._counts(boundary)  # a second fit without a checkpoint has the rounds in memory
-        self._rows, self._extra, self._evaluations, self._saved = [], [], {}, {}
-        for table in self._kept.values():
-            table.rounds = {}
+        # a second fit without a checkpoint has the rounds in memory
+        expected, self._saved = self._saved or self._rounds.counts(boundary), {}
+        self._rounds.clear()
         self._commands = []
         if self._source is None:
             return
-        rows = read_metrics(self._source / "metrics.csv")
-        self._extra = sorted({c for row in rows for c in row} - set(columns_of(self._score.name)))
-        self._rows = [row for row in rows if int(row["round"]) < done]
-        evaluations = read_rounds(self._source / "clients.npz", "rounds")
-        self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
-        for table in self._kept.values():
-            table.read(self._source, boundary.round)
+        later = self._rounds.read(self._source, boundary)
         if self._source == self.path:
             self._commands = read_commands(self.path / COMMANDS, boundary.round)
         self._check_nothing_is_lost(expected, boundary)
         if self._source == self.path:
             remove_unfinished(self.path)
-            self._set_aside(rows[len(self._rows) :], boundary.round)
-
-    def _counts(self, boundary: Boundary) -> dict[str, int]:
-        """Count the rounds up to the boundary in each file; a resume that finds fewer has lost some.
-
-        Commands are not counted, so that a checkpoint is the same if its run was interrupted.
-        """
-        done = boundary.round if boundary.closed else boundary.round - 1
-        counts = {
-            "metrics.csv": sum(int(row["round"]) < done for row in self._rows),
-            "clients.npz": sum(round < done for round in self._evaluations),
-        }
-        for table in self._kept.values():
-            rounds = sum(round < boundary.round for round in table.rounds)
-            # comparisons are thinned as the run goes, so only their presence can be compared
-            counts[table.file] = min(rounds, 1) if isinstance(table, Comparisons) else rounds
-        return counts
+            self._set_aside(later, boundary.round)
 
     def _check_nothing_is_lost(self, expected: Mapping[str, int], boundary: Boundary) -> None:
         """Check that the files have all rounds of the checkpoint.
@@ -278,13 +231,13 @@ class RunFolder(RunFiles, RoundCallback):
         Raises:
             UserError: a file lacks rounds and the run is not a fork, or rows are missing in the middle of metrics.csv.
         """
-        counts = self._counts(boundary)
-        rows = [int(row["round"]) for row in self._rows]
+        counts = self._rounds.counts(boundary)  # not of commands: a run is the same if it was interrupted
+        rows = [int(row["round"]) for row in self._rounds.rows]
         if boundary.closed and (not rows or rows[-1] < boundary.round - 1):
-            counts["metrics.csv"] += 1
+            counts[METRICS] += 1
         forks = self._source != self.path
         for name in (name for name in expected if counts[name] < expected[name]):
-            if name == "metrics.csv" and rows and rows[-1] + 1 < boundary.round - boundary.closed:
+            if name == METRICS and rows and rows[-1] + 1 < boundary.round - boundary.closed:
                 why = f"it ends with the row of round {rows[-1]}, and the checkpoint is of {boundary.round} rounds"
                 raise damaged(Path(f"{self._source}/{name}"), why)  # also for a fork, which would have a gap
             file = f"{self._source}/{name}"
@@ -294,7 +247,7 @@ class RunFolder(RunFiles, RoundCallback):
                 raise UserError(f"{sentence}, and the run cannot continue without gaps; {remedy}")
             self._trainer.remarks.append(f"{sentence}, so this run does not have them either")
 
-    def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
+    def _set_aside(self, rows: list[Row], done: int) -> None:
         """Move later rounds, which another continuation of the run has written, to `superseded/`.
 
         Args:
@@ -305,7 +258,7 @@ class RunFolder(RunFiles, RoundCallback):
         if not rows and not checkpoints:
             return
         aside = _new_folder(self._file("superseded"))
-        write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._columns).encode()))
+        write_atomically(aside / METRICS, lambda file: file.write(as_csv(rows, self._rounds.columns).encode()))
         for name in ARRAYS:
             if self._file(name).is_file():
                 shutil.copyfile(self._file(name), aside / name)
@@ -315,25 +268,13 @@ class RunFolder(RunFiles, RoundCallback):
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, round: Round) -> None:
         """Record the clients that diverged or dropped out, and the links and comparisons of an evaluated round."""
-        if round.diverged.any():
-            self._diverged.add(round.index, bool(round.earlier), client=_marked_ids(round.diverged))
-        dropped = round.dropped & ~round.diverged
-        if dropped.any():
-            self._dropouts.add(round.index, bool(round.earlier), client=_marked_ids(dropped))
+        self._rounds.add_absent(round)
         trainer = self._trainer
         if trainer is None:
             return  # since rounds outside a fit have no folder
         every = trainer.check_val_every_n_epoch or 1
-        if not round.has("weights") or (round.index + 1) % every or not trainer.is_global_zero:
-            return
-        self._graphs.add(round.index, bool(round.earlier), **links_of(round))
-        if round.federation.policy(Substitution) is not None:
-            columns = substitutes_of(round)
-            if len(columns["client"]):
-                self._substitutes.add(round.index, bool(round.earlier), **columns)
-        if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
-            arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
-            self._comparisons.add(round.index // every, every, *arrays)
+        if round.has("weights") and (round.index + 1) % every == 0 and trainer.is_global_zero:
+            self._rounds.add_links(round, every, trainer.keep_comparisons)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Append the round's row to metrics.csv.
@@ -343,13 +284,9 @@ class RunFolder(RunFiles, RoundCallback):
         """
         if not trainer.is_global_zero:
             return
-        self._add_row(module.bank.boundary)
+        self._rounds.add_row(module.bank.boundary)
         try:
-            if self._has_new_columns:
-                self._write_metrics()
-            else:
-                with open(self._file("metrics.csv"), "a", encoding="utf-8", newline="") as file:
-                    file.write(as_csv(self._rows[-1:], self._columns, header=False))
+            self._rounds.append_row(self._file(""))
         except OSError as error:
             raise UserError(
                 f"{self.path}: the run folder cannot be written ({error.strerror}); "
@@ -359,9 +296,9 @@ class RunFolder(RunFiles, RoundCallback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Write arrays and rows to the disk before the checkpoint, which is never ahead of them after a power cut."""
         if self.is_open and trainer.is_global_zero:
-            self._write_arrays(pl_module.bank.boundary.round)
-            sync_file(self._file("metrics.csv"))
-            checkpoint[_COUNTS] = self._counts(pl_module.bank.boundary)
+            self._rounds.write_arrays(self._file(""), pl_module.bank.boundary.round)
+            sync_file(self._file(METRICS))
+            checkpoint[_COUNTS] = self._rounds.counts(pl_module.bank.boundary)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Read how many rounds each file had when the checkpoint was saved."""
@@ -409,17 +346,12 @@ class RunFolder(RunFiles, RoundCallback):
         folder.rmdir()
         folder.parent.rmdir()  # fails, without harm, if other runs are in it
 
-    def _write_arrays(self, done: int) -> None:
-        write_npz(self._file("clients.npz"), self.clients)
-        for table in self._kept.values():
-            table.write(self._file(""), done)
-
     def _summarise(self, trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> None:
         """Write the arrays and summary.json; a former summary with the same results is kept."""
         boundary = module.bank.boundary
-        self._write_arrays(boundary.round)
+        self._rounds.write_arrays(self._file(""), boundary.round)
         self.summary = summarise(trainer, module, status, reason)
-        if self._rows and (first := int(self._rows[0]["round"])):
+        if self._rounds.rows and (first := int(self._rounds.rows[0]["round"])):
             self.summary["first_row"] = first  # not 0 if this is a fork of a run whose earlier rows are lost
         former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
         if _results(self.summary) == _results(former):
@@ -435,35 +367,6 @@ class RunFolder(RunFiles, RoundCallback):
         except (OSError, ValueError):  # a missing or damaged one is written anew
             return {}
         return former if isinstance(former, dict) else {}
-
-    def _add_row(self, boundary: Any) -> None:
-        """Add the metrics and the evaluation of the round before the boundary to the tables in memory."""
-        index = boundary.round - 1
-        numbers = dict(boundary.metrics)
-        if boundary.evaluation:
-            arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
-            self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
-            shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
-            self._evaluations[index] |= shown
-            honest, score = of_clients(boundary.evaluation, self._honest), f"test_{self._score.name}"
-            hidden, higher = without_mean(honest, self._score.name), self._score.higher_is_better
-            statistics = {n: over_clients(values, n in hidden, higher) for n, values in honest.items()}
-            numbers |= {name: over.mean for name, over in statistics.items()}
-            numbers |= undefined_numbers(honest, self._score.name, self._chosen)
-            if score in statistics:
-                numbers |= {f"{score}_{name}": getattr(statistics[score], name) for name in ("std", "worst10")}
-            if score in statistics and self._honest is not None:
-                adversaries = of_clients(boundary.evaluation, ~self._honest)
-                broken = score in without_mean(adversaries, self._score.name)
-                numbers[f"{score}_adversaries"] = over_clients(adversaries[score], broken, higher).mean
-        row = {name: as_text(value) for name, value in numbers.items()}
-        extra = sorted({*self._extra, *(set(row) - set(columns_of(self._score.name)))})
-        self._has_new_columns, self._extra = extra != self._extra, extra
-        self._rows = [r for r in self._rows if int(r["round"]) < index] + [{"round": str(index), **row}]
-
-    def _write_metrics(self) -> None:
-        text = as_csv(self._rows, self._columns)
-        write_atomically(self._file("metrics.csv"), lambda file: file.write(text.encode()))
 
     def _file(self, name: str) -> Path:
         assert self.path is not None
@@ -487,12 +390,6 @@ def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
         "clients": module.federation.num_clients,
         "seed": module.federation.seed,
     }
-
-
-def _marked_ids(clients: torch.Tensor) -> np.ndarray:
-    """Return the ids of the marked clients, int32; `clients` is bool [n]."""
-    ids: np.ndarray = torch.nonzero(clients).squeeze(1).numpy().astype(np.int32)
-    return ids
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:

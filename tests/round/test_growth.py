@@ -44,7 +44,7 @@ POLICIES = {
 def as_large_ones(monkeypatch):
     """Small federations would have matrices for the report and a spectrum."""
     monkeypatch.setattr("dfl_lightning.topology.graph._LARGEST_SPECTRUM", 100)
-    monkeypatch.setattr("dfl_lightning.runs.run_folder.MOST_CLIENTS", 100)
+    monkeypatch.setattr("dfl_lightning.runs.by_round.recorded.MOST_CLIENTS", 100)
 
 
 class NoLargeTensors(Watching):

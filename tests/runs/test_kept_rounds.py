@@ -11,8 +11,8 @@ from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints.io import rounds_in
 from dfl_lightning.cli.command import run as command
 from dfl_lightning.round.callback import RoundCallback
-from dfl_lightning.runs import by_round
-from dfl_lightning.runs.by_round import Comparisons
+from dfl_lightning.runs.by_round import entries
+from dfl_lightning.runs.by_round.entries import Comparisons
 from dfl_lightning.runs.reading import read_run
 
 
@@ -97,12 +97,12 @@ def test_a_substitution_says_how_alike_it_finds_the_clients(small_run):
 def test_comparisons_are_left_out_on_request_and_for_many_clients(small_run, monkeypatch, tmp_path):
     run = small_run(2, keep_comparisons=False).fit()
     assert read_run(run.folder).comparisons == {}
-    monkeypatch.setattr("dfl_lightning.runs.run_folder.MOST_CLIENTS", 5)
+    monkeypatch.setattr("dfl_lightning.runs.by_round.recorded.MOST_CLIENTS", 5)
     assert read_run(small_run(2, root=tmp_path / "large").fit().folder).comparisons == {}
 
 
 def test_comparisons_are_thinned_and_end_the_same_after_a_resume(monkeypatch):
-    monkeypatch.setattr(by_round, "MOST_ROUNDS", 4)
+    monkeypatch.setattr(entries, "MOST_ROUNDS", 4)
 
     def add(table, numbers):
         for number in numbers:
@@ -118,7 +118,7 @@ def test_comparisons_are_thinned_and_end_the_same_after_a_resume(monkeypatch):
     add(part, range(17, 40))
     assert part.before()["rounds"].tolist() == whole.before()["rounds"].tolist() == [2, 50, 98]
     np.testing.assert_array_equal(part.before()["similarity"], whole.before()["similarity"])
-    monkeypatch.setattr(by_round, "MOST_BYTES", 40)  # room for two matrices of 2 x 2
+    monkeypatch.setattr(entries, "MOST_BYTES", 40)  # room for two matrices of 2 x 2
     small = Comparisons()
     add(small, range(20))
     assert len(small.rounds) <= 2

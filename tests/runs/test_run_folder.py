@@ -514,7 +514,7 @@ def test_folder_without_locks_gives_a_note(small_run, monkeypatch, capsys):
 
 def unwritable(monkeypatch, name):
     """Make opening a file of this name for writing fail, as on a full disk."""
-    from dfl_lightning.runs import run_folder
+    from dfl_lightning.runs.by_round import recorded
 
     real = open
 
@@ -523,7 +523,7 @@ def unwritable(monkeypatch, name):
             raise OSError(28, "No space left on device")
         return real(path, mode, *args, **kwargs)
 
-    monkeypatch.setattr(run_folder, "open", full, raising=False)
+    monkeypatch.setattr(recorded, "open", full, raising=False)
 
 
 def test_impossible_run_folder_is_refused_before_training(small_run, tmp_path):

@@ -44,7 +44,7 @@ def test_page_of_an_unfinished_run_equals_that_of_its_files(small_run, at_once, 
     def compared(methods, file, following):
         run = methods[0].runs[0]
         (file.parent / "summary.json").write_text(json.dumps(run.summary))
-        fit.trainer.run_folder._write_arrays(len(run.metrics["round"]))
+        fit.trainer.run_folder._rounds.write_arrays(fit.folder, len(run.metrics["round"]))
         assert page(methods) == page(find_methods([read_run(file.parent)]))
         pages.append(page(methods, following=following))
 

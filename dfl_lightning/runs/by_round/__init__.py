@@ -1,0 +1,1 @@
+"""The rounds of a run: rows of metrics.csv, evaluations of the clients, and arrays by round."""
