@@ -184,7 +184,13 @@ class Bank(ReferencedRows):
         self._work.mixed |= into == "models"
 
     def combine(
-        self, fn: Callable[..., Tensor], sets: Sequence[str], into: str, where: Tensor, columns: Columns | None = None
+        self,
+        fn: Callable[..., Tensor],
+        sets: Sequence[str],
+        into: str,
+        where: Tensor,
+        columns: Columns | None = None,
+        only_reads: bool = False,
     ) -> None:
         """Replace nodes' rows by an elementwise function of the same nodes' rows in several sets.
 
@@ -196,6 +202,7 @@ class Bank(ReferencedRows):
             into: `models`, a persistent set, or one made by `scratch`.
             where: bool [n] or long [w], the nodes whose rows are written.
             columns: default: the shared columns.
+            only_reads: True if `fn` never writes into its arguments, so that rows that lie together are not copied.
 
         Raises:
             UserError: the hook that is running may not write this set.
@@ -205,10 +212,14 @@ class Bank(ReferencedRows):
         self.check_write(f"combine(..., into='{into}')", into)
         sources = [self.stored(name) for name in sets]
         target = self._target(into)
+        first, last = (int(places[0]), int(places[-1]) + 1) if only_reads and len(places) else (0, 0)
+        in_one_piece = first < last and torch.equal(places, torch.arange(first, last))
         places = places.to(target.device)
         with self.timed("mix"), one_sentence(), self.ranks.together():
             for start, stop in (self.layout.shared if columns is None else columns).blocks(COMBINED_AT_ONCE):
-                if len(places):
+                if in_one_piece:
+                    target[first:last, start:stop] = fn(*(source[first:last, start:stop] for source in sources))
+                elif len(places):
                     blocks = [source[:, start:stop].index_select(0, places) for source in sources]
                     target[:, start:stop].index_copy_(0, places, fn(*blocks).to(target.dtype))
         self._work.mixed |= into == "models"

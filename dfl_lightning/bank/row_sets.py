@@ -128,12 +128,13 @@ class RowSets:
         """
         self._work.numbers[name] = values
 
-    def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
+    def scratch(self, name: str, dtype: torch.dtype | None = None, of: str | None = None) -> None:
         """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
 
         Args:
             name: name of the new row set.
             dtype: type of its numbers; default: that of the models.
+            of: name of a row set that it starts as a copy of, instead of zeros; it has that set's type.
 
         Raises:
             UserError: the run has a row set of this name, or a monitor uses the name of a policy's set.
@@ -144,8 +145,22 @@ class RowSets:
             who = "" if self.hook is None else f"{nth_round(self.hook.round)}: {self.hook.who}: "
             raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose another name")
         self.join_device()
-        self._work.scratch[name] = torch.zeros_like(self.first_rows["models"], dtype=dtype)
+        models = self.first_rows["models"]
+        self._work.scratch[name] = torch.zeros_like(models, dtype=dtype) if of is None else self.stored(of).clone()
         (self._work.of_monitors.add if watches else self._work.of_monitors.discard)(name)
+
+    def adopt(self, name: str, into: str) -> None:
+        """Turn a set made by `scratch` into a persistent set as it will be after this round, without a copy.
+
+        Args:
+            name: name of the set, which no longer exists afterwards.
+            into: the persistent set, not `models`.
+
+        Raises:
+            UserError: the hook that is running may not write this set.
+        """
+        self.check_write(f"bank.adopt('{name}', into='{into}')", into)
+        self._work.written[into] = self._work.scratch.pop(name)
 
     def sets_of_the_round(self) -> dict[str, Tensor]:
         """Return the row sets that this round has made or written so far, without monitors' sets; not copies."""
