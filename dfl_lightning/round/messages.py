@@ -101,7 +101,10 @@ class RoundMessages(RoundFields):
         """
         if self.published is None:
             return links.between(senders=self.active)
-        known = (self.published.instants >= 0)[links.senders] | self.is_fresh(links)
+        published = self.published.instants >= 0
+        if bool(published.all()):  # without a list of all pairs
+            return links
+        known = published[links.senders] | self.is_fresh(links)
         return links if bool(known.all()) else links.keep(known)
 
     def is_fresh(self, links: Links) -> Tensor:

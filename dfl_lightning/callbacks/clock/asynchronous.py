@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Aggregation, Clock, Monitor, Substitution
+from dfl_lightning.callbacks.base import Aggregation, Clock, Monitor, Selection, Substitution
 from dfl_lightning.callbacks.devices import Devices
 from dfl_lightning.functional import next_wave, round_span, to_nanoseconds
 from dfl_lightning.functional.waves import NANOSECONDS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 PUBLISHED, FRESH = "published", "fresh"
-"""Row sets: the last model that each client sent, and the models that are sent in the present wave."""
+"""Row sets: the last model that each client sent, before the present wave and after it."""
 
 LONGEST = 2**60
 """Nanoseconds, 36.5 years, of the longest training or message, and half of those of the longest run: sums of a few then
@@ -28,6 +28,11 @@ fit into 64 bits."""
 
 MOST_TRAININGS = 10_000
 """Largest number of trainings of a client in a round of a given span; each may be a wave of its own."""
+
+
+TIMES_A_ROUND = {"AFIND": 1.2, "Gossip Uniform": 1.3, "Gossip Pairwise": 1.5, "Gossip Buffered": 1.8}
+"""Time of a wave of all clients divided by that of a synchronous round, as `scripts/bench_waves.py` measured it, by
+selection, or by selection and aggregation."""
 
 
 class Asynchronous(Clock):
@@ -139,15 +144,19 @@ class Asynchronous(Clock):
         self.published_at = torch.full((m,), -1)
 
     def describe(self, federation: Federation) -> str | None:
-        """Describe the span of a round and its waves: their number, clients and cost, if messages take no time."""
+        """Describe the span of a round and its waves: their number and clients, if messages take no time, and cost."""
         cost = self._cost(federation, 0)
         rate = 1 / cost.double()
         together, waves = float(rate.sum() / rate.max()), max(1, round(self.span / int(cost.min())))
-        return (
+        names = [type(federation.require(kind)).__name__ for kind in (Selection, Aggregation)]
+        times = TIMES_A_ROUND.get(names[0], TIMES_A_ROUND.get(" ".join(names)))
+        said = (
             f"clock: a round is {self.span / NANOSECONDS:.3g} s of simulated time, of about {waves:,} "
-            f"wave{'s' * (waves > 1)}; about {together:.0f} of {federation.num_clients} clients train together in one, "
-            "and a wave costs about as much as a synchronous round"
+            f"wave{'s' * (waves > 1)}; about {together:.0f} of {federation.num_clients} clients train together in one"
         )
+        if times is not None:
+            said += f"; with a small network, a wave of all clients took {times:g} times as long as a synchronous round"
+        return said
 
     def _cost(self, federation: Federation, round: int) -> Tensor:
         """Return the duration of each client's training in a round, in nanoseconds, long [m]."""
@@ -195,8 +204,8 @@ class Asynchronous(Clock):
     def on_trained(self, round: Round) -> None:
         """Copy the models that clients send in this wave, since mixing overwrites them."""
         if not self._current:
-            round.bank.scratch(FRESH)
-            round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round))
+            round.bank.scratch(FRESH, of=PUBLISHED)
+            round.bank.combine(lambda rows: rows, ["sent"], FRESH, self._senders(round), only_reads=True)
 
     def on_substitute(self, round: Round) -> None:
         """Compute the ages of the selected models."""
@@ -209,10 +218,9 @@ class Asynchronous(Clock):
             round.log("staleness", float(round.age.mean()))
 
     def on_mixed(self, round: Round) -> None:
-        """Write the models of this wave to the row set of published ones."""
-        senders = self._senders(round)
-        if len(senders) and not self._current:
-            round.bank.combine(lambda rows: rows, [FRESH], PUBLISHED, senders)
+        """Let the models of this wave be published, after others have read the former ones."""
+        if not self._current and bool(round.participants.any()):
+            round.bank.adopt(FRESH, PUBLISHED)
 
     def on_round_end(self, round: Round) -> None:
         """Let the clients of this wave start again after their messages have arrived, and log the time."""

@@ -36,10 +36,9 @@ class Buffered(CurrentModels):
         b <- b + s_i (y_i - z_i),    s_i = (1 + t_i)^-power;    after k contributions: x <- x + step / k * b,  b <- 0
 
     Client i has trained model y_i from the server's model z_i of t_i steps ago. When its contribution has arrived, it
-    takes the server's model and starts again. This is FedBuff (Nguyen et al. 2022, arXiv 2106.06639, algorithm 1, with
-    the factor of its section on staleness). FedAsync (Xie, Koyejo and Gupta 2019, arXiv 1903.03934, algorithm 1) is
-    `k: 1` and `contribution: model`: x <- (1 - step s_i) x + step s_i y_i. With a larger k, the step goes towards the
-    models of the buffer: x <- x + step / k * sum over i of s_i (y_i - x).
+    takes the server's model and starts again. This is FedBuff (Nguyen et al. 2022, arXiv 2106.06639). FedAsync (Xie,
+    Koyejo and Gupta 2019, arXiv 1903.03934) is `k: 1` and `contribution: model`: x <- (1 - step s_i) x + step s_i y_i.
+    With a larger k, the step goes towards the models of the buffer: x <- x + step / k * sum over i of s_i (y_i - x).
 
     All clients train all the time, so as many updates are under way as there are clients. A client waits for its upload
     and then for its download. Both are charged; the first model is known to all. Contributions that arrive at one
@@ -116,10 +115,11 @@ class Buffered(CurrentModels):
         clients, server = clients_in_order(round), torch.tensor([m])
         trained = round.participants[clients]
         bank.scratch(GIVEN)
+        givers = clients[trained].sort().values
         if self.contribution == "update":
-            bank.combine(torch.sub, ["trained", STARTS], GIVEN, clients[trained])
+            bank.combine(torch.sub, ["trained", STARTS], GIVEN, givers, only_reads=True)
         else:
-            bank.combine(lambda rows: rows, ["trained"], GIVEN, clients[trained])
+            bank.combine(lambda rows: rows, ["trained"], GIVEN, givers, only_reads=True)
         before = BufferedServer(self.version, self.filled, self.mass)
         of_models = self.contribution == "model"
         walk = buffered_coefficients(

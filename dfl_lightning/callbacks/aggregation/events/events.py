@@ -63,7 +63,7 @@ class CurrentModels(Aggregation):
 
     def start_again(self, round: Round, clients: Tensor) -> None:
         """Write where the clients, long [e], start after a wave in which no model has changed."""
-        round.bank.combine(lambda rows: rows, ["models"], STARTS, clients)
+        round.bank.combine(lambda rows: rows, ["models"], STARTS, clients, only_reads=True)
 
 
 def clients_in_order(round: Round) -> Tensor:

@@ -75,7 +75,8 @@ class Pairwise(CurrentModels):
         chosen[round.selected.receivers] = round.selected.senders
         partners = chosen[clients]
         bank.scratch(GIVEN)
-        bank.combine(torch.sub, ["trained", STARTS], GIVEN, clients[trained])  # the others' updates are 0
+        givers = clients[trained].sort().values  # the others' updates are 0
+        bank.combine(torch.sub, ["trained", STARTS], GIVEN, givers, only_reads=True)
         models, after = pair_coefficients(clients, partners, n)
         touched = torch.cat([clients, partners[partners >= 0]]).unique()
         for coefficients, into, where in ((after, STARTS, clients), (models[touched], "models", touched)):
