@@ -53,7 +53,7 @@ def next_wave(finish: Tensor, cost: Tensor, end: int) -> Tensor:
 
 
 def staleness_factors(ages: Tensor, power: float) -> Tensor:
-    """Return (1 + age)^-power, the polynomial factor of FedAsync (arXiv 1903.03934, section 5.2), in the same shape.
+    """Return (1 + age)^-power, the polynomial factor of FedAsync (arXiv 1903.03934), in the same shape.
 
     Args:
         ages: ages of models in any unit, float64, 0 or more.

@@ -19,8 +19,8 @@ class StalenessWeighted(Uniform):
         W_ij = v_ij s_ij / sum_k v_ik s_ik,    s_ij = (1 + age_ij / unit)^-power
 
     age_ij is the time since j published the model that i mixes, v_ij is its number of votes, and s_ii = 1. The factor
-    is the polynomial one of FedAsync (Xie, Koyejo and Gupta, arXiv 1903.03934, section 5.2), with time in place of the
-    number of a server's updates.
+    is the polynomial one of FedAsync (Xie, Koyejo and Gupta, arXiv 1903.03934), with time in place of the number of a
+    server's updates.
 
     Args:
         power: exponent, 0 or more; 0 is the plain average.
