@@ -105,6 +105,48 @@ def test_two_clients_of_adpsgd_by_hand(tmp_path):
     assert trainer.run.metrics["probes_received"].tolist() == [0]
 
 
+@pytest.mark.parametrize(
+    ("latency", "trainings", "finish"), [(0.0, [12, 6, 3], [13, 14, 16]), (0.5, [8, 5, 2], [13, 14.5, 13])]
+)
+def test_pairs_of_three_speeds_are_counted_by_hand(latency, trainings, finish, tmp_path):
+    """Durations of 1, 2 and 4 s, on a line, for 12 s; each event sends two models of 4 bytes.
+
+    A client waits for its neighbour's model. With half a second for each, client 0 finishes at 1, 2.5, ..., 11.5 s,
+    client 1 at 2, 4.5, ..., 12 s, and client 2 at 4 and 8.5 s.
+    """
+    clock = cb.Asynchronous(speed=[1.0, 0.5, 0.25], latency=latency, every=4)
+    trainer, _ = scalar_run(clock, tmp_path, [1, 2, 3], nx.path_graph(3), 3, [cb.Gossip(k=1), cb.Pairwise()])
+    found = trainer.run.metrics
+    assert clock.trainings.tolist() == trainings
+    assert (clock.finish.double() / 1e9).tolist() == finish
+    assert found["simulated_seconds"].tolist() == [4, 8, 12]
+    assert found["active"].sum() == sum(trainings)
+    assert found["trainings"][-1] == pytest.approx(sum(trainings) / 3)
+    assert found["models_received"].sum() == pytest.approx(2 * sum(trainings) / 3)
+    assert found["bytes_received"].sum() == pytest.approx(4 * 2 * sum(trainings) / 3)
+
+
+@pytest.mark.parametrize(
+    ("latency", "trainings", "finish"), [(0.0, [12, 6, 3], [13, 14, 16]), (0.5, [6, 4, 2], [13.5, 14.5, 14.5])]
+)
+def test_a_server_of_three_speeds_is_counted_by_hand(latency, trainings, finish, tmp_path):
+    """Durations of 1, 2 and 4 s, for 12 s; each contribution sends a model of 4 bytes up and one down.
+
+    With half a second for each, client 0 contributes at 1.5, 3.5, ..., 11.5 s, client 1 at 2.5, 5.5, 8.5 and 11.5 s,
+    and client 2 at 4.5 and 9.5 s.
+    """
+    clock, buffered = cb.Asynchronous(speed=[1.0, 0.5, 0.25], latency=latency, every=4), cb.Buffered(4)
+    trainer, _ = scalar_run(clock, tmp_path, [1, 2, 3], "server", 3, [cb.Gossip(k="all"), buffered])
+    found = trainer.run.metrics
+    assert clock.trainings.tolist() == trainings
+    assert (clock.finish.double() / 1e9).tolist() == finish
+    assert (buffered.version, buffered.filled) == divmod(sum(trainings), 4)
+    assert found["simulated_seconds"].tolist() == [4, 8, 12]
+    assert found["active"].sum() == sum(trainings)
+    assert found["models_received"].sum() == pytest.approx(2 * sum(trainings) / 3)
+    assert found["bytes_received"].sum() == pytest.approx(4 * 2 * sum(trainings) / 3)
+
+
 def test_pairs_keep_the_mean_of_all_models():
     clients, partners = torch.tensor([0, 3, 1, 2]), torch.tensor([1, 0, 4, 3])
     models, _ = pair_coefficients(clients, partners, nodes=5)
