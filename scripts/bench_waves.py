@@ -3,11 +3,13 @@
     python scripts/bench_waves.py
     python scripts/bench_waves.py --clients 100 --rounds 20 --spreads 0 0.5 1 --turns 5
     python scripts/bench_waves.py --methods pairwise buffered afind --spreads 0.5
+    python scripts/bench_waves.py --network lenet --samples 32 --rounds 3 --spreads 0.5
 
-Digits, an MLP with 64 units. The methods are `uniform` (Gossip(3) and Uniform), `afind` (AFIND+ in a small world),
-`pairwise` (AD-PSGD) and `buffered` (FedBuff). The synchronous run that a method is compared with has the same policies,
-for `pairwise` Gossip(1) and Uniform, and for `buffered` a server that averages. Runs take turns. Seconds are those of
-one thread on the processor, from the end of the first round to that of the last.
+Digits and an MLP with 64 units, or images of 32 x 32 pixels and LeNet. The methods are `uniform` (Gossip(3) and
+Uniform), `afind` (AFIND+ in a small world), `pairwise` (AD-PSGD) and `buffered` (FedBuff). The synchronous run that a
+method is compared with has the same policies, for `pairwise` Gossip(1) and Uniform, and for `buffered` a server that
+averages. Runs take turns. Seconds are those of one thread on the processor, from the end of the first round to that of
+the last.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from benchmarks.rounds import quietly
+from benchmarks.rounds import ClusteredImages, quietly
 from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others, Ratio
 
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import Digits
-from dfl_lightning.models import MLP
+from dfl_lightning.models import MLP, LeNet
 
 METHODS: dict[str, tuple[Any, Callable[[bool], list[Any]]]] = {
     "uniform": ("complete", lambda waits: [cb.Gossip(k=3), cb.Uniform()]),
@@ -38,6 +40,12 @@ METHODS: dict[str, tuple[Any, Callable[[bool], list[Any]]]] = {
     "buffered": ("server", lambda waits: [cb.Gossip(k="all"), cb.Uniform() if waits else cb.Buffered(k=10)]),
 }
 """Topology of each method, and its policies on a clock (False) or in synchronous rounds (True)."""
+
+NETWORKS: dict[str, Callable[[argparse.Namespace], tuple[Any, Any]]] = {
+    "mlp": lambda w: (MLP(hidden=[64]), Digits(num_clients=w.clients, samples_per_client=w.samples + 4)),
+    "lenet": lambda w: (LeNet(), ClusteredImages(-(-5 * w.samples // 4), num_clients=w.clients)),
+}
+"""Each network and its data; a part of the data is held out."""
 
 
 class Laps(cb.Monitor):
@@ -70,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure what was asked for; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100, metavar="N", help="%(default)s")
+    parser.add_argument("--network", default="mlp", choices=NETWORKS, help="%(default)s")
     parser.add_argument("--samples", type=int, default=13, metavar="N", help="of a client (%(default)s)")
     parser.add_argument("--epochs", type=int, default=1, metavar="N", help="local epochs (%(default)s)")
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="that count (%(default)s)")
@@ -86,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             found[name].append(measure(words, name))
     table = Table(
-        f"{words.clients} clients, {words.samples} samples, {words.epochs} epochs: processor milliseconds",
+        f"{words.clients} clients, {words.network}, {words.samples} samples, {words.epochs} epochs: milliseconds",
         [
             "method and clock",
             "clients in a wave",
@@ -133,8 +142,9 @@ def measure(words: argparse.Namespace, name: str) -> Laps:
             check_val_every_n_epoch=10 * words.rounds,
         )
         optimizer = functools.partial(torch.optim.SGD, lr=0.05)
-        module = DFLModule(MLP(hidden=[64]), local_epochs=words.epochs, batch_size=16, optimizer=optimizer)
-        trainer.fit(module, datamodule=Digits(num_clients=words.clients, samples_per_client=words.samples + 4))
+        network, data = NETWORKS[words.network](words)
+        module = DFLModule(network, local_epochs=words.epochs, batch_size=16, optimizer=optimizer)
+        trainer.fit(module, datamodule=data)
     return laps
 
 

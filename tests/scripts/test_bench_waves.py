@@ -8,7 +8,7 @@ import pytest
 @pytest.mark.parametrize("method", ["uniform", "afind", "pairwise", "buffered"])
 def test_trainings_and_waves_are_counted_after_the_first_round(method, load):
     bench = load("bench_waves")
-    words = Namespace(clients=6, samples=8, epochs=1, rounds=2)
+    words = Namespace(clients=6, network="mlp", samples=8, epochs=1, rounds=2)
     laps = bench.measure(words, f"{method}, synchronous")
     assert (laps.trainings, laps.waves) == (12, 2)
     assert laps.seconds > 0
