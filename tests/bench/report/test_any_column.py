@@ -186,7 +186,8 @@ def test_numbers_over_many_powers_of_ten_have_a_logarithmic_axis(tmp_path, make_
     pick(seen, until, logy=False)
     assert seen.page.evaluate(kind) == "linear"
     assert "logarithmic" not in said.inner_text()
-    seen.page.reload()  # with the reader's choice in the address
+    until(seen, "location.hash.includes('chart.logy=false')")
+    seen.page.reload()
     until(seen, f"window.report?.views?.['chart-columns'] && {kind} === 'linear'")
     seen.page.evaluate("location.hash = '#columns?chart.column=bytes_received'")
     until(seen, "document.getElementById('pick-title').textContent === 'bytes_received over rounds'")

@@ -291,6 +291,12 @@ def test_two_short_names_fit_and_differ(beginning, ends, letters):
         assert brief == name if len(name) <= letters else len(brief) <= letters
 
 
+def test_names_that_differ_in_a_setting_are_shortened_to_it():
+    names = ["PANM", *(f"Gossip (k = {k}, lr = 0.05)" for k in (1, 2)), "Gossip (k = 3, lr = 3000.0)"]
+    assert list(short_names(names, 12).values()) == ["PANM", "Gossip k=1…", "Gossip k=2…", "Gossip k=3…"]
+    assert short_names(names, 24)[names[1]] == "Gossip (k=1, lr=0.05)"
+
+
 def test_label_stands_at_its_line_or_is_joined_to_it():
     """One within the chart keeps its height, whatever stands at the side; ends that an axis cuts off have no dot."""
     rows = [{"method": "early", "x": 1.0, "y": 50.0}]

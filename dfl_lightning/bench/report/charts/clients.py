@@ -35,6 +35,13 @@ _MOST_STRETCHED = 1200
 """Largest height in pixels to which the chart of clients is stretched, to be as high as that of gains next to it."""
 
 
+_IN_TWO_LINES = (
+    "length(datum.label) > 16 && indexof(datum.label, ' (') > 0"
+    " ? split(replace(replace(datum.label, regexp(' = ', 'g'), '='), ' (', '\\n('), '\\n') : datum.label"
+)
+"""Vega expression of the label of a method: settings in brackets stand below a long name."""
+
+
 _NAMED = 6
 """Largest number of clients that the tooltip of a dot names."""
 
@@ -173,7 +180,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     score = score_of(methods)
     base = alt.Chart(data(_piles(rows, _step(rows, score))))
     seeds = seed_fields([m for m in methods if m.name in shown])
-    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12)
+    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12, labelExpr=_IN_TWO_LINES)
     x = alt.X("gain:Q").axis(title=_over_alone(score), grid=True, tickCount=7)
     tips = [
         alt.Tooltip("method:N"),

@@ -251,12 +251,18 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
     Examples:
         >>> list(short_names(["PANM", "Gossip (k = 5, within = cluster)"], 16).values())
-        ['PANM', 'Gossip (k = 5…']
+        ['PANM', 'Gossip k=5…']
+        >>> list(short_names(["Gossip (k = 5, lr = 0.1)", "Gossip (k = 9, lr = 0.1)"], 12).values())
+        ['Gossip k=5…', 'Gossip k=9…']
         >>> list(short_names(["Gossip (k = 5, within = cluster)", "Gossip (k = 5, loss = Focal)"], 16).values())
         ['Gossi…within = c', 'Gossi…loss = Foc']
     """
     short = {name: _short(name, letters) for name in names}
+    of_setting = _by_setting(names, letters)
     for name in short:
+        if name in of_setting:
+            short[name] = of_setting[name]
+            continue
         alike = [other for other in short if other != name and _short(other, letters) == _short(name, letters)]
         if alike:
             same = max(_letters_in_common(name, other) for other in alike)
@@ -267,6 +273,26 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
         for number, name in enumerate(alike, 1):
             short[name] = f"{name[: letters - 1 - len(str(number))]}…{number}"
     return short
+
+
+def _by_setting(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Shorten names with settings in brackets to one setting that no other name has; without those that do not fit.
+
+    A name that fits once its equals signs have no spaces keeps all of its settings.
+
+    Examples:
+        >>> _by_setting(["Gossip (k = 5, lr = 0.1)", "Gossip (k = 5, lr = 1)", "PANM"], 21)
+        {'Gossip (k = 5, lr = 0.1)': 'Gossip (k=5, lr=0.1)', 'Gossip (k = 5, lr = 1)': 'Gossip (k=5, lr=1)'}
+    """
+    parts = {name: (base, rest[:-1].split(", ")) for name in names for base, _, rest in [name.partition(" (")] if rest}
+    held = Counter((base, setting) for base, settings in parts.values() for setting in settings)
+    found = {}
+    for name, (base, settings) in parts.items():
+        own = [f"{base} {setting}…" for setting in settings if held[base, setting] == 1]
+        fitting = [text for text in (name, *own) if len(text.replace(" = ", "=")) <= letters]
+        if len(name) > letters and fitting:
+            found[name] = fitting[0].replace(" = ", "=")
+    return found
 
 
 def _short(name: str, letters: int) -> str:

@@ -108,11 +108,11 @@ const columns = (() => {
       const runs = (isOfClients() ? column.quantiles.median : column.runs).map(scaled), rounds = data.rounds[column.at];
       const spent = state.across === "round" ? null : (method.costs[column.at]?.[state.across] ?? null);
       if (state.across !== "round" && !spent) return [];
-      return [{ name: method.name, aside: method.aside, seeds: method.seeds, rounds, places: spent ?? runs.map(() => rounds), runs }];
+      return [{ name: method.name, short: method.short, aside: method.aside, seeds: method.seeds, rounds, places: spent ?? runs.map(() => rounds), runs }];
     });
     const { method, run } = runsWithClients(name).find(({ value }) => value === state.lines), each = method.clients[name].each[run];
     const rounds = data.rounds[each.at], spent = state.across === "round" ? rounds : method.costs[each.at]?.[state.across]?.[run] ?? rounds;
-    return each.clients.map((values, id) => ({ name: `client ${id}`, id, aside: "", seeds: [method.seeds[run]], rounds, places: [spent], runs: [scaled(values)] }));
+    return each.clients.map((values, id) => ({ name: `client ${id}`, short: [`client ${id}`, `client ${id}`], id, aside: "", seeds: [method.seeds[run]], rounds, places: [spent], runs: [scaled(values)] }));
   }
   /** The rows of the chart, one for each line and round, with a column for each seed. */
   function rowsOf(found) {
@@ -203,9 +203,9 @@ const columns = (() => {
     const up = (value) => (isLog ? Math.log(value / domain[0]) / Math.log(domain[1] / domain[0]) : (value - domain[0]) / (domain[1] - domain[0]));
     const down = (share) => (isLog ? domain[0] * (domain[1] / domain[0]) ** share : domain[0] + share * (domain[1] - domain[0]));
     const ends = kept.map((row) => {
-      const { aside } = found.find((line) => line.name === row[field]), text = (letters) => (row[field].length > letters ? `${row[field].slice(0, letters - 1)}…` : row[field]);
+      const { aside, short: [name, brief] } = found.find((line) => line.name === row[field]);
       const after = aside ? `: ${aside}` : `  ${sayEnd(row.mean, factor)}`;
-      return { [field]: row[field], end_x: row[at], end_y: row.mean, label_x: end, label: `${text(24)}${after}`, brief: text(11) + (aside ? "" : after), value: up(row.mean) };
+      return { [field]: row[field], end_x: row[at], end_y: row.mean, label_x: end, label: `${name}${after}`, brief: brief + (aside ? "" : after), value: up(row.mean) };
     });
     client.apart(ends, GAP / inner, 0, 1);
     for (const one of ends) one.label_y = down(one.at);

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.bench.report.charts.colours import colour_places
+from dfl_lightning.bench.report.charts.line_ends import short_names
 from dfl_lightning.bench.report.comparable import for_charts
 from dfl_lightning.bench.report.costs import SIMULATED
 from dfl_lightning.bench.report.methods import Method, names_for_colours
@@ -26,6 +27,9 @@ _LEAST_POINTS = 40
 
 _OF_CLIENTS, _POINTS_OF_CLIENTS = 200_000, 50
 """Largest number of values of single clients, of all runs, and largest number of points of a client's curve."""
+
+_LETTERS = (24, 11)
+"""Largest numbers of letters of a method's name in the chart, on a wide and on a narrow screen."""
 
 _DIGITS = 5
 """Significant digits of a value."""
@@ -92,8 +96,9 @@ def columns_of_page(methods: Sequence[Method]) -> dict[str, Any]:
     Returns:
         `tasks`, a name for each; `names`, the methods by the index of their colour; `rounds`, lists of rounds that
         curves share, counted from 1; `about`, a title and a sentence for each column; and `methods`, an entry for each
-        method. Its `columns` and `clients` have, by name, `at` (the index of its rounds) and a list of values for each
-        run, `costs` has what had been spent in these rounds.
+        method. It has its `name`, and `short`, the name on a wide and on a narrow screen. Its `columns` and `clients`
+        have, by name, `at` (the index of its rounds) and a list of values for each run, `costs` has what had been spent
+        in these rounds.
     """
     drawn = for_charts(methods)
     tasks = sorted({method.task for method in drawn})
@@ -103,6 +108,7 @@ def columns_of_page(methods: Sequence[Method]) -> dict[str, Any]:
     per_client = sum(_arrays(run) * (run.num_clients or 0) for m in drawn for run in m.runs if run.path in shown)
     points = min(_POINTS_OF_CLIENTS, _OF_CLIENTS // max(1, per_client))
     entries: list[dict[str, Any]] = []
+    short = [short_names([method.name for method in drawn], letters) for letters in _LETTERS]
     for method in drawn:
         columns = {name: _column(method, name, most, shared) for name in _names(method, "metrics")}
         kept = {name: column for name, column in columns.items() if column is not None}
@@ -113,6 +119,7 @@ def columns_of_page(methods: Sequence[Method]) -> dict[str, Any]:
             {
                 "name": method.name,
                 "task": tasks.index(method.task),
+                "short": [of_width[method.name] for of_width in short],
                 "aside": method.aside,
                 "seeds": method.seeds,
                 "columns": kept,
