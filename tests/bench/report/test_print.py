@@ -139,3 +139,12 @@ def test_printed_text_is_readable_and_not_cut_off(paper):
     words = paper.locator("#ramp span")
     words.evaluate("(words) => (words.textContent = `weight in the new model; ${'and more '.repeat(9)}`)")
     assert words.bounding_box()["x"] + words.bounding_box()["width"] <= 719
+
+
+def test_paper_has_no_empty_column_and_no_sentence_over_another(paper):
+    lead, said = (paper.locator(f"header {part}").last.bounding_box() for part in (".lead", ".health"))
+    assert lead["y"] + lead["height"] <= said["y"]
+    assert not paper.locator(".health a").is_visible()  # the table of trouble follows
+    heads = paper.locator(".repeating thead th:visible").all_inner_texts()
+    assert heads == ["method", "seeds", "split", "test data", "needs"]
+    assert paper.locator(".reaching caption").inner_text().startswith("Until test accuracy is ")
