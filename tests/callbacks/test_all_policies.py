@@ -19,9 +19,9 @@ def is_variant_or_elsewhere(listed, place):
     return "," in listed.name or place not in (listed.places[0], "three servers")
 
 
-def is_variant_elsewhere(listed, place):
-    """Return True for a variant at another place than its first."""
-    return "," in listed.name and place != listed.places[0]
+def is_variant_or_not_at_its_first_place(listed, place):
+    """Return True for variants, and for all places but a policy's first."""
+    return "," in listed.name or place != listed.places[0]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_policy_resumes_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
-@slow_if(lambda listed, place: place != listed.places[0])
+@slow_if(is_variant_or_not_at_its_first_place)
 def test_policy_uses_the_number_of_rounds_that_it_reads(listed, place):
     properties.computes_with_the_number_of_rounds_where_it_reads_it(listed, place)
 
@@ -101,7 +101,7 @@ def test_results_do_not_depend_on_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 
 
-@slow_if(lambda listed, place: place != listed.places[0] or "," in listed.name)
+@slow_if(is_variant_or_not_at_its_first_place)
 def test_a_policy_begins_anew_in_another_fit(listed, place):
     properties.begins_anew_in_another_fit(listed, place)
 
@@ -122,7 +122,7 @@ WAYS = [
             *p.values,
             way,
             id=f"{p.id}, {way}",
-            marks=[pytest.mark.slow] * (way != WAYS[turn % 2] or is_variant_elsewhere(*p.values)),
+            marks=[pytest.mark.slow] * (way != WAYS[turn % 2] or is_variant_or_not_at_its_first_place(*p.values)),
         )
         for turn, p in enumerate(where_they_work())
         for way in WAYS

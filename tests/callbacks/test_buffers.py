@@ -124,12 +124,25 @@ WHO = [
     if not listed.mixes_itself  # tests of their own say what these make of buffers
     for place in listed.places
 ]
+
+
+def is_slow(listed, place, other):
+    """Return True for a policy's other network, and for what a shipped policy does elsewhere or with other options."""
+    shipped = any(listed in family for family in LISTED.values())
+    return other or (shipped and ("," in listed.name or place != listed.places[0]))
+
+
 CASES = [
-    pytest.param(*who, network, id=f"{who[0].name} ({who[1]}), {network}", marks=[pytest.mark.slow] * (turn % 2 != n))
+    pytest.param(
+        *who,
+        network,
+        id=f"{who[0].name} ({who[1]}), {network}",
+        marks=[pytest.mark.slow] * is_slow(*who, turn % 2 != n),
+    )
     for turn, who in enumerate(WHO)
     for n, network in enumerate(NETWORKS)
 ]
-"""Networks take turns; a policy's other network with `-m slow`."""
+"""Networks take turns."""
 
 
 def go(listed, place, network, engine="loop", **settings):

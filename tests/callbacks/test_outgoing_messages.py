@@ -60,11 +60,9 @@ def go(listed, place, *also):
 
 
 def is_slow(parameters):
-    """Return True for variants, whose names have a comma, and further places; of selections only for variants there."""
+    """Return True for variants, whose names have a comma, and further places; AFIND's variants send other proxies."""
     listed, place = parameters.values
-    if parameters.id.startswith("selection"):
-        return "," in listed.name and place != listed.places[0]
-    return "," in listed.name or place != listed.places[0]
+    return ("," in listed.name and not listed.name.startswith("afind")) or place != listed.places[0]
 
 
 def policies():

@@ -35,7 +35,10 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("config", SMALL)
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(config, marks=[pytest.mark.slow] * (config in ("tabular", "multilabel"))) for config in SMALL],
+)
 def test_run_uses_the_words_of_its_task(config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

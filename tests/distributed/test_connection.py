@@ -116,8 +116,13 @@ def same(runs, tmp_path):
     return same
 
 
-@pytest.mark.parametrize("clients", ["8", "9"], ids=["as many of each process", "more of one process"])
-@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize(
+    ("engine", "clients"),
+    [
+        *(("stacked", "9"), ("loop", "8")),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("stacked", "8"), ("loop", "9"))),
+    ],
+)
 def test_metrics_are_each_clients_own(same, engine, clients):
     _, arrays, _ = same("--engine", engine, "--data.num_clients", clients, "--trainer.cohorts", "3", *F1)
     assert len(set(arrays["clients.npz"]["test_f1_score"][-1])) > 1
@@ -147,7 +152,7 @@ def test_undefined_numbers_are_the_same_in_two_processes(runs, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--model.metrics", "[mine.Nested]", "--engine", "loop"],
+        pytest.param(["--model.metrics", "[mine.Nested]", "--engine", "loop"], marks=pytest.mark.slow),
         ["--model.metrics", "[mine.Nested]"],
         ["--model.network", "mine.Synchronised"],
         ["--data", "mine.Talkative"],

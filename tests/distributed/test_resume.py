@@ -26,7 +26,7 @@ def uninterrupted(runs, tmp_path_factory):
     return runs.contents(folder)
 
 
-QUICK = [(1, "full", (2,)), (2, "sharded", (1, 3))]
+QUICK = [(2, "sharded", (1, 3))]
 WAYS = [
     pytest.param(saved_by, kind, (1, 2, 3), marks=pytest.mark.slow)
     for saved_by in (1, 2, 3)

@@ -42,7 +42,7 @@ def test_without_javascript_the_page_says_so_and_shows_tables(page, chromium):
     context.close()
 
 
-@pytest.mark.parametrize("width", [390, 320])
+@pytest.mark.parametrize("width", [390, pytest.param(320, marks=pytest.mark.slow)])
 def test_fixed_column_hides_scrolled_cells_and_nothing_overflows(page, open_page, width):
     seen = open_page(page, width)
     table = seen.page.locator("#verdict .scroll").first

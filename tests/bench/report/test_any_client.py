@@ -84,6 +84,7 @@ def test_csv_of_gains_names_clients_and_their_test_samples(runs):
     assert [best[f"client of seed {seed}"] for seed in (0, 1)] == [last["Ours", s].argmax() for s in (0, 1)]
 
 
+@pytest.mark.slow
 def test_losing_client_of_a_seed_without_graphs_opens(runs, tmp_path, monkeypatch, open_page, until):
     monkeypatch.setattr(limits, "MOST_RUNS", 1)
     seen = open_page(write_report(list(runs.values()), tmp_path / "page.html"))

@@ -156,6 +156,7 @@ def test_each_client_of_a_run_has_a_line(shared, runs, until):
         assert values == pytest.approx(alpha[:, client].tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_address_keeps_what_was_picked(shared, until):
     seen = shared
     pick(seen, until, column="neighbours", logx=True)

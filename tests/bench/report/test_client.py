@@ -28,7 +28,7 @@ EDGES = np.linspace(-10.0, 40.0, 6)
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
 
 
-of_both = pytest.mark.parametrize("made", ["accuracy", "rmse"], indirect=True)
+of_both = pytest.mark.parametrize("made", [pytest.param("accuracy", marks=pytest.mark.slow), "rmse"], indirect=True)
 of_shares = pytest.mark.parametrize("made", ["accuracy"], indirect=True)
 
 
@@ -203,6 +203,7 @@ def test_keys_alone_open_follow_and_close_a_client(made, open_page):
     assert seen.console == []
 
 
+@pytest.mark.slow
 @of_shares
 def test_dots_open_their_clients_and_back_returns(made, open_page, until):
     seen = open_page(made[0])
@@ -262,8 +263,9 @@ def below(seen, node):
 @pytest.mark.parametrize(
     ("made", "scheme", "kind"),
     [
-        *(("accuracy", "light", "score"), ("accuracy", "dark", "gain")),
-        *(("rmse", "dark", "score"), ("rmse", "light", "gain")),
+        *(("accuracy", "light", "score"), ("rmse", "light", "gain")),
+        pytest.param("accuracy", "dark", "gain", marks=pytest.mark.slow),
+        pytest.param("rmse", "dark", "score", marks=pytest.mark.slow),
     ],
     indirect=["made"],
 )
@@ -325,6 +327,7 @@ def test_clients_without_a_score_are_explained_and_neighbours_complete(tmp_path,
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_under_a_server_shares_replace_the_neighbours(tmp_path, make_run, open_page):
     links = [(r, 4, j, 0.5 if j != r % 4 else 0.0, True, False) for r in range(4) for j in range(4)]
     run = make_run(tmp_path / "run", np.linspace(0.5, 0.9, 16).reshape(4, 4), links)
@@ -335,6 +338,7 @@ def test_under_a_server_shares_replace_the_neighbours(tmp_path, make_run, open_p
     assert "below the mean of all clients" in seen.page.locator("#one-words").inner_text()
 
 
+@pytest.mark.slow
 def test_runs_without_a_graph_show_clients_too(tmp_path, make_run, make_links, open_page, monkeypatch):
     monkeypatch.setattr("dfl_lightning.bench.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)

@@ -65,6 +65,7 @@ def test_pointer_shows_all_methods_of_the_nearest_round(seen):
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_rank_charts_have_a_crosshair_and_no_invisible_points(seen):
     seen.page.locator("#chart-clients").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-clients")
@@ -76,6 +77,7 @@ def test_rank_charts_have_a_crosshair_and_no_invisible_points(seen):
         assert seen.page.locator(f"#chart-{name} path[aria-roledescription='point']").count() <= 4  # the lines' ends
 
 
+@pytest.mark.slow
 def test_pointer_at_a_cost_shows_scores_reached_for_it(seen):
     seen.page.locator("#chart-accuracy-by-bytes").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-accuracy-by-bytes")
@@ -87,6 +89,7 @@ def test_pointer_at_a_cost_shows_scores_reached_for_it(seen):
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_line_at_the_pointer_or_selected_line_is_emphasised(seen):
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     left, top, width, _ = seen.page.evaluate(PLOT, "chart-learning-curves")
@@ -146,6 +149,7 @@ def test_the_pointer_finds_the_lines_of_a_client(seen, until):
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_numbers_without_percent_match_digits_of_their_deviation(tmp_path, make_run, open_page):
     words = []
     for name, level in (("Small", 0.5), ("Large", 5.0)):

@@ -105,6 +105,7 @@ def test_same_score_for_less_is_not_said_otherwise(runs, lean, share):
     assert ("of the bytes" in words) == share
 
 
+@pytest.mark.slow
 def test_the_switch_shows_the_front_of_another_cost(runs, open_page):
     folders = runs(Ours=OURS, Lean=LEAN, Poor=POOR)
     seen = open_page(write_report(list(folders.values())), everything=False)

@@ -68,6 +68,7 @@ def test_links_are_drawn_when_near_or_asked_for(tmp_path, make_run, make_links, 
     assert seen.console == again.console == named.console == []
 
 
+@pytest.mark.slow
 def test_theme_change_redraws_visible_charts_first(page, open_page, until):
     seen = open_page(page)
     seen.page.click("#theme")
@@ -81,6 +82,7 @@ def test_theme_change_redraws_visible_charts_first(page, open_page, until):
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_printing_draws_all_charts(page, open_page):
     seen = open_page(page, everything=False)
     look = "matchMedia('print').addEventListener('change', (e) => { if (e.matches) window.printed = DRAWN.length; })"

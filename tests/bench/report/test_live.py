@@ -212,6 +212,7 @@ def test_the_browser_follows_and_keeps_what_the_reader_chose(tmp_path, make_run,
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_an_address_shows_its_run_round_and_client(tmp_path, make_run, make_links, open_page):
     rng = np.random.default_rng(0)
     runs = [

@@ -222,7 +222,7 @@ def test_pixels_of_the_matrix_equal_the_file_at_every_step(page, runs, open_page
                 assert is_near(rgb(LIGHT["new"]), corner) == ("new" in here)
 
 
-@pytest.mark.parametrize("run", ["ours 0", "served"])
+@pytest.mark.parametrize("run", [pytest.param("ours 0", marks=pytest.mark.slow), "served"])
 def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, run):
     """Those of Vega, which have the same size on a screen of this width."""
     seen = open_page(page, width=538)
@@ -242,6 +242,7 @@ def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, 
     assert others == 4
 
 
+@pytest.mark.slow
 def test_arrowhead_points_at_the_receiver(tmp_path, make_run, open_page):
     """Two clients, one below the other: the head becomes narrower towards the receiver."""
     runs = [
@@ -294,6 +295,7 @@ HEIGHTS = """[...document.querySelectorAll('figure.wide .chart svg, figure.half 
 })"""
 
 
+@pytest.mark.slow
 def test_long_names_fit_and_leave_room_for_lines(runs, tmp_path, make_run, open_page):
     """Also where a line ends before the others."""
     name = "A method whose name has more letters than a chart has room for"
@@ -318,6 +320,7 @@ def test_long_names_fit_and_leave_room_for_lines(runs, tmp_path, make_run, open_
     assert "5 rounds: method whose name" in seen.page.locator("#verdict caption").first.inner_text()
 
 
+@pytest.mark.slow
 def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_page):
     methods, named = 40, []
     for number in range(methods):
@@ -337,6 +340,7 @@ def test_matrices_of_all_methods_share_one_caption(page):
     assert "<h3>Ours</h3><p>seed 0: " in text
 
 
+@pytest.mark.slow
 def test_several_servers_are_numbered(tmp_path, make_run, open_page):
     links = [(r, 4 + i % 2, i, 0.5, True, False) for r in (0, 1) for i in range(4)]
     seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 4), 0.5), links)]))
@@ -381,6 +385,7 @@ def test_run_of_unknown_duration_has_a_dash_and_complete_texts(tmp_path, make_ru
     ]
 
 
+@pytest.mark.slow
 def test_commands_do_not_wrap_within_an_option(one_run, open_page):
     page, command, _ = one_run
     seen = open_page(page, 390)
@@ -390,6 +395,7 @@ def test_commands_do_not_wrap_within_an_option(one_run, open_page):
     assert seen.page.locator(".typed code").inner_text() == command
 
 
+@pytest.mark.slow
 def test_keys_move_the_round_and_the_theme_keeps_the_client(page, open_page, redrawn):
     seen = open_page(page)
     seen.page.focus("#round")
@@ -416,6 +422,7 @@ def test_keys_move_the_round_and_the_theme_keeps_the_client(page, open_page, red
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_steps_between_two_frames_are_drawn_once(page, runs, open_page):
     seen = open_page(page)
     drawn = seen.page.evaluate("""async () => {

@@ -64,6 +64,7 @@ def printed(page, open_page):
     return before, found, seen.page.evaluate(SEEN)
 
 
+@pytest.mark.slow
 def test_printed_charts_are_light_and_fill_their_width(printed):
     before, found, after = printed
     assert DARK["category"][0] in before["colours"]
@@ -103,6 +104,7 @@ def paper(page, open_page):
     return seen.page
 
 
+@pytest.mark.slow
 def test_headings_and_rows_are_not_separated_by_page_breaks(paper):
     """Headings stay with their chart or table; no row and no small chart is alone on a page."""
 

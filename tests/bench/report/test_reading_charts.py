@@ -43,6 +43,7 @@ AXIS = (
 )
 
 
+@pytest.mark.slow
 def test_methods_have_one_order_and_slider_starts_last(page, open_page):
     seen = open_page(page)
     wanted = ["best", "second", "third", "Local"]

@@ -80,6 +80,7 @@ def test_click_singles_out_a_method_and_escape_resets_it(page, open_page):
     assert seen.console == []
 
 
+@pytest.mark.slow
 def test_pointer_lists_methods_near_it_or_near_the_selected(page, open_page):
     seen = open_page(page)
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
@@ -97,6 +98,7 @@ def test_pointer_lists_methods_near_it_or_near_the_selected(page, open_page):
     assert said() == ["round", *order[:16], "3 below"]
 
 
+@pytest.mark.slow
 def test_names_and_lines_are_clickable_and_address_keeps_the_method(page, open_page, redrawn, until):
     seen = open_page(page)
     for chart, name in (("gain-over-local", "method 3"), ("learning-curves", f"method {METHODS - 1}")):

@@ -82,7 +82,7 @@ def test_zoomed_axis_names_only_cuts_of_its_rounds(seen):
     assert seen.page.evaluate(titles, [1, 2]) == "test accuracy, %, cut below 45"
 
 
-@pytest.mark.parametrize("name", ["graph", "heat"])
+@pytest.mark.parametrize("name", [pytest.param("graph", marks=pytest.mark.slow), "heat"])
 def test_keys_move_round_and_client_in_graph_and_matrix(seen, name):
     def pressed(*keys):
         for key in keys:

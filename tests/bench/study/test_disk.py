@@ -96,6 +96,7 @@ def test_tables_but_not_models_grow_with_the_rounds(tmp_path):
         assert space_of(run, 2, 10) == Space(models=4000, tables=5 * 20 + 7050 + 10 // rounds * arrays)
 
 
+@pytest.mark.slow
 def test_one_or_two_rounds_predict_the_size_of_a_cell(study_of, tmp_path, in_this_process, monkeypatch):
     """By the files that the whole run leaves, as the system counts them."""
     data = {"class_path": "Digits", "init_args": {"num_clients": 40, "samples_per_client": 20}}

@@ -214,6 +214,7 @@ def test_only_the_fork_holds_the_lock_until_it_ends(server, tmp_path):
 
 
 # --- without the server -----------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_cells_outlive_their_server_and_later_cells_get_another(tmp_path, monkeypatch, capsys):
     """The servers are forks of this file's one process for forks, which has imported all."""
     forked = Forked(f"{__file__}:lose_servers", ["lose"], tmp_path, tmp_path / "lose")
@@ -323,6 +324,7 @@ def test_without_a_server_cells_are_new_processes_with_a_note(false_server, prog
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_import_errors_of_libraries_are_quoted(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so is not there')")
     server = ForkServer({**os.environ, "PYTHONPATH": str(tmp_path)})
