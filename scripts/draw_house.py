@@ -9,6 +9,8 @@ imports, those for types included. All dots lie right of the diagonal, because i
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -30,13 +32,14 @@ SIZES = ((20, "20 or more", 8.0), (5, "5 to 19", 5.5), (1, "1 to 4", 3.5))
 """Least number of imports of a dot, what it says, and its radius: three sizes, so that the picture changes seldom."""
 
 
+@functools.cache
 def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
     """Find the imports between rooms: by (importing, imported), sentences `FILE imports MODULE`."""
     found: dict[tuple[str, str], list[str]] = {}
     for path in sorted(package.rglob("*.py")):
         file = path.relative_to(package)
         room = file.parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 plain = node.module == "dfl_lightning"
                 modules = [f"{node.module}.{a.name}" for a in node.names] if plain else [node.module or ""]
@@ -48,6 +51,16 @@ def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
                 if first == package.name and to and "__init__" not in (room, to) and to != room:
                     found.setdefault((room, to), []).append(f"{file} imports {module}")
     return found
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield all statements of a module, without searching through their expressions."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for block in ("body", "handlers", "cases", "orelse", "finalbody"):
+            left += getattr(node, block, ())
 
 
 def what(package: Path, room: str) -> str:

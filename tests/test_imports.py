@@ -29,7 +29,7 @@ def nothing_loaded():
     sys.modules.update(before)
 
 
-PUBLIC = ["bank", "callbacks", "data", "functional", "models", "module", "objectives", "round", "topology", "trainer"]
+PUBLIC = ["bank", "callbacks", "data", "objectives", "trainer"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ PACKAGE = Path(dfl_lightning.__file__).parent
 DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
 ROUND = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_round.py"))
 ORDER = DRAWING["ORDER"]
-imports = functools.cache(DRAWING["imports"])
+imports = DRAWING["imports"]
 
 
 @functools.cache

@@ -95,8 +95,14 @@ def mixed_by_hand(clients, up):
             client.put(torch.stack([trained[j] for j in members]).mean(0))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        pytest.param(engine, name, marks=[pytest.mark.slow] * ((turn + place) % 2))
+        for turn, name in enumerate(OPTIMIZERS)
+        for place, engine in enumerate(("stacked", "loop"))
+    ],
+)
 def test_training_equals_one_torch_optimizer_over_all_rounds(engine, name, federation):
     """Clients with one to three batches an epoch, some of them down now and then, at a rate that falls."""
     schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.8)

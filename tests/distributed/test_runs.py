@@ -32,7 +32,7 @@ def check(runs, tmp_path, counts, words):
     return found[counts[0]]
 
 
-QUICK = ("fdms", "cnn", (1, 2, 3))
+QUICK = ("fdms", "cnn", (1, 3))
 SYSTEMS = [
     pytest.param(config, network, (1, 2, 3, 5), marks=pytest.mark.slow)
     for config in ("afind", "fdms", "panm_loss", "panm_grad", "dpfl")
@@ -228,28 +228,28 @@ COUNTS = pytest.mark.parametrize("counts", [(1, 3), pytest.param((1, 2), marks=p
 
 
 @COUNTS
-@pytest.mark.parametrize("config", ["afind", "fdms"])
+@pytest.mark.parametrize("config", ["afind", pytest.param("fdms", marks=pytest.mark.slow)])
 def test_messages_do_not_depend_on_processes(runs, tmp_path, config, counts):
     _, _, checkpoint = check(runs, tmp_path, counts, ["--config", config, *SMALL, *FIVE, *OUTGOING])
     assert checkpoint["state_dict"]["bank.rows.residual"].any()
 
 
-def test_kept_messages_resume_with_any_number_of_processes(runs, tmp_path):
+@pytest.mark.parametrize(("saved_by", "count"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
+def test_kept_messages_resume_with_any_number_of_processes(runs, tmp_path, saved_by, count):
     words = ["--config", "afind", *SMALL, *FIVE, *OUTGOING]
     whole = check(runs, tmp_path, (1,), words)
-    for saved_by, count in ((1, 2), (2, 1)):
-        folder = tmp_path / f"{saved_by} then {count}"
-        folder.mkdir()
-        first = runs.fit(saved_by, folder, [*words, "--trainer.max_rounds", "1"])
-        last = first.relative_to(folder) / "checkpoints" / "last.ckpt"
-        runs.fit(count, folder, [*words, "--ckpt_path", str(last)])
-        found = runs.contents(folder)
-        runs.same(whole[0], found[0])
-        runs.same(whole[2]["state_dict"], found[2]["state_dict"])
+    folder = tmp_path / f"{saved_by} then {count}"
+    folder.mkdir()
+    first = runs.fit(saved_by, folder, [*words, "--trainer.max_rounds", "1"])
+    last = first.relative_to(folder) / "checkpoints" / "last.ckpt"
+    runs.fit(count, folder, [*words, "--ckpt_path", str(last)])
+    found = runs.contents(folder)
+    runs.same(whole[0], found[0])
+    runs.same(whole[2]["state_dict"], found[2]["state_dict"])
 
 
 @COUNTS
-@pytest.mark.parametrize("config", ["gossip", "fedavg"])
+@pytest.mark.parametrize("config", ["gossip", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_columnwise_reductions_do_not_depend_on_processes(runs, tmp_path, config, counts):
     attack = ["--outgoing", "SignFlip", "--outgoing.fraction", "0.2"]
     robust = ["--aggregation", "TrimmedMean", "--aggregation.trim", "0.2"]

@@ -7,6 +7,7 @@ test_data_page.py, the tables of networks and methods in test_networks_page.py a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -89,6 +90,7 @@ def as_words(span):
 SWITCHES = [(page, span) for page in TEXTS for span in dict.fromkeys(spans(page)) if as_words(span)]
 
 
+@functools.cache
 def objection(words, config):
     """Return the reason why the words are not switches on top of a config, or None; switches without value get null."""
     alone = [*(word.startswith("--") for word in words[1:]), True]
@@ -107,7 +109,7 @@ def objection(words, config):
 
 def fitting(page, words):
     """Return the first of the page's configs on top of which the words are switches, or None."""
-    return next((c for c in CONFIGS_OF.get(page, shipped("configs")) if objection(words, c) is None), None)
+    return next((c for c in CONFIGS_OF.get(page, shipped("configs")) if objection(tuple(words), c) is None), None)
 
 
 def test_switches_are_found_on_the_pages():
@@ -132,7 +134,7 @@ def test_every_switch_is_one_that_the_parser_knows(page, span):
     if words[0] == "--config":
         assert words[1] in shipped("configs")
     elif fitting(page, words) is None:  # perhaps of a class that no config has, where the page has no config either
-        assert page not in CONFIGS_OF, objection(words, CONFIGS_OF[page][0])
+        assert page not in CONFIGS_OF, objection(tuple(words), CONFIGS_OF[page][0])
         group, _, option = words[0].removeprefix("--").partition("=")[0].rpartition(".")
         assert any(option in parameters_of(cls) for cls in shipped_classes(group).values())
 

@@ -265,8 +265,14 @@ def by_formula(norm, behind, sizes, height):
     return trained(make_federation(network=network, data=_data(sizes, (1, height, 6)), engine=LoopEngine))
 
 
-@pytest.mark.parametrize("behind", BEHIND)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(
+    ("norm", "behind"),
+    [
+        pytest.param(norm, behind, marks=[pytest.mark.slow] * ((one + other) % 2))
+        for one, norm in enumerate(NORMS)
+        for other, behind in enumerate(BEHIND)
+    ],
+)
 def test_batches_of_one_sample_train_as_the_formula(federation, make_data, norm, behind, engine):
     """Clients of 1, 5 and 9 images: in batches of 4, each has a batch of one."""
     ours = trained(federation(network=Net(NORMS[norm](), behind), data=make_data((1, 5, 9), (1, 6, 6))))

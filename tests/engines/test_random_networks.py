@@ -16,7 +16,7 @@ from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine, evaluation
 from dfl_lightning.engines.stacked import engine as stacked_engine
 
-QUICK = 3 * len(NETWORKS)
+QUICK = 2 * len(NETWORKS)
 """Each network with each of its tasks."""
 
 

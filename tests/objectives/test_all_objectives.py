@@ -70,8 +70,15 @@ PERSONAL = {"FedRep": (["0.*"], ["features.*"]), "FedPer": (["2.*"], ["head.*"])
 STACKED = [name for name in LISTED if LISTED[name]().stackable]
 every_rule_in_either_engine = pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, LoopEngine) for name in LISTED] + [(name, StackedEngine) for name in STACKED],
+    [
+        *((name, StackedEngine) for name in STACKED),
+        *(
+            pytest.param(name, LoopEngine, marks=[pytest.mark.slow] * (name in STACKED and name != "Plain"))
+            for name in LISTED
+        ),
+    ],
 )
+"""By the loop with `-m slow`: a test below compares the engines."""
 
 
 def trained(f, owners, round=3):

@@ -250,6 +250,7 @@ def test_ditto_converges_to_the_optimum_of_its_quadratic():
     torch.testing.assert_close(run.rows("personal"), (optimum + 0.75 * run.models) / 1.75, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_apfls_mixture_converges_to_the_optimum_of_the_quadratic():
     run, optimum = settled(APFL(0.5, "never"), rounds=250)
     torch.testing.assert_close(run.rows("mixture"), optimum, rtol=0, atol=1e-9)

@@ -220,6 +220,7 @@ def test_values_are_numbers_lists_or_words():
 
 
 # --- what a job does --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_preempted_job_is_requeued_and_ends_with_equal_bits(one_cell, cluster, job_of, differences, in_this_process):
     """All processes of a job of four tasks get the signal; a second job leaves the cell alone meanwhile."""
     plan = one_cell(100)

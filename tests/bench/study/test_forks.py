@@ -115,6 +115,7 @@ def test_fork_gives_the_bits_of_a_new_process(server, tmp_path):
         assert list(differences(new, result(made[name].run), name)) == []
 
 
+@pytest.mark.slow
 def test_fork_ends_with_codes_and_sentences_of_a_new_process(server, tmp_path):
     too_fast = {"class_path": "SGD", "init_args": {"lr": 1e30}}
     wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": too_fast}}
@@ -456,7 +457,7 @@ def test_study_continues_when_its_server_and_cell_are_killed(study_of, start):
     assert not any(map(is_alive, [server, *running]))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_stopped_or_killed_study_leaves_no_processes(study_of, start, signum):
     study_of(base={**LONG_CELLS, "trainer": {**LONG_CELLS["trainer"], "max_rounds": 100_000}}, columns={"IID": {}})
     process = start("run", "small.yaml", "-j", "2")
