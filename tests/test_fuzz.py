@@ -255,9 +255,7 @@ KINDS = {
     "leaf": Kind("all.json", texts([LEAF], as_json), leaf, [LEAF], as_json),
     "femnist": Kind("femnist.npz", lambda: [npz(femnist_arrays())], femnist),
     "writers": Kind(
-        "mnist_writers.npz",
-        lambda: [npz({"train_writer": np.arange(60), "test_writer": np.arange(20)})],
-        writers,
+        "mnist_writers.npz", lambda: [npz({"train_writer": np.arange(60), "test_writer": np.arange(20)})], writers
     ),
     "checkpoint": Kind("last.ckpt", lambda: [saved(CHECKPOINT)], checkpoint, [CHECKPOINT], saved),
     "state dict": Kind("net.pt", lambda: [saved(STATE)], state_dict, [STATE], saved),

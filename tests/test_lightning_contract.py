@@ -36,15 +36,7 @@ KNOWN = {"2.6": "dde1210d482d7ee0"}
 """Digest of `RELIED_ON` by Lightning series."""
 
 OVERRIDDEN = {
-    RoundLoop: [
-        "advance",
-        "on_advance_end",
-        "on_advance_start",
-        "on_run_start",
-        "load_state_dict",
-        "run",
-        "skip",
-    ],
+    RoundLoop: ["advance", "on_advance_end", "on_advance_start", "on_run_start", "load_state_dict", "run", "skip"],
     LocalWork: ["_batches_that_stepped", "_broadcast_sigterm_tensor", "_should_check_val_fx", "done", "global_step"],
     LoggedNumber: ["to"],
     LoggedNumbers: ["__setitem__"],

@@ -209,10 +209,7 @@ def test_a_policy_with_invalid_results_is_named_with_the_round(what):
 @pytest.mark.parametrize(
     ("substitute", "sentence"),
     [
-        (
-            lambda r: torch.full((6,), 4),
-            "names a row that does not exist: receiver 0 has 4 for row 1; rows are 0 to 3",
-        ),
+        (lambda r: torch.full((6,), 4), "names a row that does not exist: receiver 0 has 4 for row 1; rows are 0 to 3"),
         (
             lambda r: torch.tensor([1, 2, 3, 0, 2, -2]),
             "names a row that does not exist: receiver 1 has -2 for row 3; rows are 0 to 3, or -1 for the mean",

@@ -59,7 +59,7 @@ def test_the_figure_of_a_round_matches_the_code():
     own = [name for panel in ROUND["PANELS"] for name in panel.hooks if name.startswith("on_")]
     assert own == sorted(own, key=hooks.index)
     assert set(hooks) - set(own) == {
-        *("on_start", "on_clock", "on_mixed", "on_round_end", "on_engine_progress", "on_boundary"),
+        *("on_start", "on_clock", "on_mixed", "on_round_end", "on_engine_progress", "on_boundary")
     }
     writes = {name for panel in ROUND["PANELS"] for name in panel.writes.split(", ")}
     assert writes - {"trained", "sent", "models"} <= {field.name for field in dataclasses.fields(Round)}

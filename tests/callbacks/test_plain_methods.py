@@ -55,12 +55,7 @@ def of_tokens(outputs, y):
 
 TASKS = {
     "Regression": (numbers, lambda: [nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)], F.mse_loss, math.sqrt),
-    "NextToken": (
-        letters,
-        lambda: [Words(3), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, CODES)],
-        of_tokens,
-        math.exp,
-    ),
+    "NextToken": (letters, lambda: [Words(3), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, CODES)], of_tokens, math.exp),
 }
 """Data, network, mean loss, and the score of a mean loss."""
 

@@ -39,7 +39,7 @@ def test_splitting_keeps_every_word(argv):
 def test_options_come_with_their_values_and_without_init_args():
     argv = ["--a", "1", "--b=2", "--c", "--d", "-3", "stray", "--e.init_args.f", "x"]
     assert [(word.option, word.value) for word in split(argv)] == [
-        *(("a", "1"), ("b", "2"), ("c", None), ("d", "-3"), ("", "stray"), ("e.f", "x")),
+        *(("a", "1"), ("b", "2"), ("c", None), ("d", "-3"), ("", "stray"), ("e.f", "x"))
     ]
 
 
@@ -361,10 +361,7 @@ def test_only_short_names_in_a_config_become_import_paths(tmp_path):
         "model: {network: MLP, optimizer: {class_path: SGD, init_args: {lr: 1e-3}}}\n"
         "aggregation: Metropolis\nselection: {init_args: {k: all}}\nmonitors: FriendAccuracy\ntopology: ring\n"
     )
-    partition = {
-        "class_path": "dfl_lightning.data.FlippedLabels",
-        "init_args": {"base": "dfl_lightning.data.Shards"},
-    }
+    partition = {"class_path": "dfl_lightning.data.FlippedLabels", "init_args": {"base": "dfl_lightning.data.Shards"}}
     assert config_of("--config", str(config)) == {
         "data": {"class_path": "dfl_lightning.data.Digits", "init_args": {"root": "1e-3", "partition": partition}},
         "model": {

@@ -229,10 +229,7 @@ FITTING = {
     "a network by a function": ("model.network", made("own.net", width=3)),
     "a module where no type is known": ("model.network", made("own.Net", inner=made("torch.nn.ReLU"))),
     "a builtin of torch's": ("model.network", made("own.Net", activation="torch.tanh")),
-    "transforms": (
-        "data",
-        made("FromDataset", num_clients=3, dataset=PAIRS),
-    ),
+    "transforms": ("data", made("FromDataset", num_clients=3, dataset=PAIRS)),
     "a callback of Lightning's": ("trainer.callbacks", [made("Timer")]),
     "a metric": ("model.metrics", [made("MulticlassRecall", num_classes=10)]),
     "a profiler": ("trainer.profiler", made("lightning.pytorch.profilers.PassThroughProfiler")),

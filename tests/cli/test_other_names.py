@@ -52,10 +52,7 @@ def test_option_of_another_program_suggests_ours(words, ours):
     [
         ("lr: 0.1", "unknown key 'lr'; did you mean 'model.optimizer.lr'?"),
         ("model: {lr: 0.1}", "model has no option 'lr'; did you mean 'model.optimizer.lr'?"),
-        (
-            "data: {class_path: Digits, init_args: {alpha: 1}}",
-            "has no option 'alpha'; did you mean 'data.partition.a",
-        ),
+        ("data: {class_path: Digits, init_args: {alpha: 1}}", "has no option 'alpha'; did you mean 'data.partition.a"),
         ("trainer: {rounds: 3}", "trainer has no option 'rounds'; did you mean 'max_rounds'?"),
     ],
 )

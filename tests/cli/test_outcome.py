@@ -22,11 +22,7 @@ OUTCOMES = {
     "a mistake": (UserError("no such thing"), 2, "dfl-x: no such thing"),
     "a file": (PermissionError(13, "Permission denied", "a.txt"), 2, "dfl-x: a.txt: Permission denied"),
     "Ctrl-C": (KeyboardInterrupt(), 130, "dfl-x: stopped at once"),
-    "a bug": (
-        ZeroDivisionError("by\nzero"),
-        1,
-        "dfl-x: a bug of dfl_lightning: ZeroDivisionError: by zero",
-    ),
+    "a bug": (ZeroDivisionError("by\nzero"), 1, "dfl-x: a bug of dfl_lightning: ZeroDivisionError: by zero"),
 }
 
 

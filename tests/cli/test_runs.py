@@ -176,10 +176,7 @@ def test_an_evaluation_starts_no_run(dfl, run):
 
 def test_fork_without_a_run_is_refused(dfl, here, small_run):
     code, _, err = dfl("fit", "--config", "small.yaml", "--fork")
-    assert (code, err) == (
-        2,
-        "dfl-fit: --fork starts a new run from another one; name it with --ckpt_path RUN\n",
-    )
+    assert (code, err) == (2, "dfl-fit: --fork starts a new run from another one; name it with --ckpt_path RUN\n")
     assert not (here / "runs").exists()
     with pytest.raises(UserError, match="fork starts a new run from a checkpoint; set ckpt_path"):
         small_run(1).fit(fork=True)

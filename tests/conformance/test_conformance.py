@@ -20,9 +20,7 @@ from dfl_lightning.conformance.cases import difference, read_all
 ROOT = Path(__file__).parents[2]
 MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
 METHODS = read_all()
-WITHOUT_CASES = {
-    "fdms --topology complete": "it is this library's extension, in no paper",
-}
+WITHOUT_CASES = {"fdms --topology complete": "it is this library's extension, in no paper"}
 """Methods of docs/methods.md that have no cases, and why."""
 
 

@@ -32,11 +32,6 @@ def toy():
 
 
 @pytest.fixture
-def toy_without_test_set():
-    return type("Toy", (Toy,), {"has_test": False})
-
-
-@pytest.fixture
 def toy_of_writers():
     """Five writers in turn; the last one has no test images."""
 

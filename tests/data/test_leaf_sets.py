@@ -114,11 +114,7 @@ REFUSED = {
     "lengths": ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, None, "has samples of several forms"),
     "kinds": (PLAY, SYNTHETIC, "training samples are characters, test samples vectors; give files of one kind"),
     "two": (SYNTHETIC, {"a": ([[1.0]], [1])}, "vectors of training and test differ in length"),
-    "word": (
-        {"a": (["abc"], ["de"])},
-        None,
-        "y is a text, 'de'; targets are classes, numbers, or after a text its",
-    ),
+    "word": ({"a": (["abc"], ["de"])}, None, "y is a text, 'de'; targets are classes, numbers, or after a text its"),
     "nothing": ({"a": ([None], [1])}, None, r"not a file of LEAF \(a sample of user a is neither a text nor"),
     "none": ({"a": ([[1.0]], [None])}, None, "the targets of user a are neither finite numbers nor texts"),
     "far": ({"a": ([[1.0]], [5000])}, None, "the largest label is 5000, but only 1 labels occur"),

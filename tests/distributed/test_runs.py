@@ -186,8 +186,7 @@ QUICK_TASKS = ("multilabel", "tabular", "text", "adf_lora")
 
 @pytest.mark.parametrize("counts", [(1, 2), pytest.param((1, 3), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
-    "config",
-    [pytest.param(config, marks=[pytest.mark.slow] * (config not in QUICK_TASKS)) for config in TASKS],
+    "config", [pytest.param(config, marks=[pytest.mark.slow] * (config not in QUICK_TASKS)) for config in TASKS]
 )
 def test_all_tasks_are_the_same_in_several_processes(runs, tmp_path, config, counts):
     words = ["--trainer.max_rounds", "2", "--trainer.precision", "64-true", "--trainer.cohorts", "3"]

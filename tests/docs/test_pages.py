@@ -121,8 +121,7 @@ def test_switches_are_found_on_the_pages():
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["--selection.mu 3", "selection.rules: literal", "trainer.rounds: 3", "--aggregation Mean", "model.epochs"],
+    "words", ["--selection.mu 3", "selection.rules: literal", "trainer.rounds: 3", "--aggregation Mean", "model.epochs"]
 )
 def test_unknown_switches_are_noticed(words):
     assert fitting("docs/afind.md", as_words(words)) is None

@@ -31,9 +31,7 @@ DATA = os.environ.get("DFL_DATA_ROOT", "")
 QUICK = ("README.md", "docs/faults.md")
 """Pages that the quick suite walks, with small runs."""
 
-NOT_SMALL = {
-    ("README.md", "dfl-report"): "drawing a page takes 5 s; tests/bench/report/ draws enough",
-}
+NOT_SMALL = {("README.md", "dfl-report"): "drawing a page takes 5 s; tests/bench/report/ draws enough"}
 """Commands that the quick suite leaves out for their time, and where they are tested."""
 
 LEFT_OUT = {

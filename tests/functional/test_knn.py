@@ -9,10 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from dfl_lightning.functional import best_vote_shares, neighbour_votes
 from dfl_lightning.functional.baselines import knn
 
-KERNELS = {
-    "squared": lambda d, scale, dims: -(d**2) / (dims * scale),
-    "euclidean": lambda d, scale, dims: -d / scale,
-}
+KERNELS = {"squared": lambda d, scale, dims: -(d**2) / (dims * scale), "euclidean": lambda d, scale, dims: -d / scale}
 
 
 def drawn(seed, *shape):

@@ -37,7 +37,7 @@ class SmallRun:
                 "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
                 **schedule,
                 **dict(module),
-            },
+            }
         )
         clients = {
             "partition": RotatedClusters([0, 90]),

@@ -108,10 +108,7 @@ def test_networks_of_several_inputs_get_them_all():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (
-            {"targets": ["network.7"]},
-            r"targets 'network.7'; did you mean .* \(linear layers: network.0",
-        ),
+        ({"targets": ["network.7"]}, r"targets 'network.7'; did you mean .* \(linear layers: network.0"),
         ({"targets": ["network.1"]}, "the layer 'network.1' is a Tanh; adapters are for linear layers"),
         ({"rank": 4}, r"rank=4 is above the size of the layer 'network.2' \(5 inputs, 3 outputs\); use 3 or less"),
         ({"rank": [2, 1, 2]}, r"rank=\[2, 1, 2\]; all clients have adapters of one rank"),
@@ -142,10 +139,7 @@ def test_adapters_are_trained_as_by_plain_torch(engine, naive, factors):
     assert (
         f.layout.width
         == sum(p.numel() for p in network.parameters() if p.requires_grad)
-        == {
-            "both": 2 * (6 + 5 + 5 + 3),
-            "B": 2 * (5 + 3),
-        }[factors]
+        == {"both": 2 * (6 + 5 + 5 + 3), "B": 2 * (5 + 3)}[factors]
     )
     f.engine.cohorts = [torch.arange(3)]
     f.engine.train(own(0, 1, 2), f.training(lr=0.1))

@@ -58,9 +58,6 @@ class NoLargeTensors(Watching):
         return found
 
 
-TIME = functools.partial(cb.SimulatedTime, speed=100.0, up=1e6, down=1e6)
-
-
 class Pool(FromDataset):
     """Four images of eight numbers a client, of three classes, in five clusters that the topology does not know."""
 

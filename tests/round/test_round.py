@@ -279,9 +279,7 @@ def test_only_overridden_hooks_of_active_policies_are_called():
     on, off = Loud(), Loud()
     on.name, off.name, off.switched_off = "on", "off", True
     trainer = SimpleNamespace(
-        callbacks=[on, off, Quiet()],
-        profiler=Profiler(),
-        lightning_module=SimpleNamespace(bank=FakeBank()),
+        callbacks=[on, off, Quiet()], profiler=Profiler(), lightning_module=SimpleNamespace(bank=FakeBank())
     )
     call_round_hook(trainer, "on_trained", None)
     assert called == [("on", False)]

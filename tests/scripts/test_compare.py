@@ -55,11 +55,7 @@ def test_all_rows_have_the_same_data_and_training(configs):
     for name, config in configs.items():
         assert config["data"] == expected["data"], name
         differs = {key for key, value in config["model"].items() if value != expected["model"][key]}
-        own = {
-            "FedAvg-FT": {"finetune_epochs"},
-            "IFCA, 2 servers": {"init"},
-            "FedRep": {"shared", "local_epochs"},
-        }
+        own = {"FedAvg-FT": {"finetune_epochs"}, "IFCA, 2 servers": {"init"}, "FedRep": {"shared", "local_epochs"}}
         assert differs == own.get(name, set()), name
         assert config["dropout"] is None
 
@@ -74,13 +70,7 @@ def test_all_rows_train_for_the_same_number_of_epochs(configs):
 
 def test_methods_with_a_number_of_neighbours_take_five(configs):
     budgets = {name: config["selection"].get("init_args", {}) for name, config in configs.items()}
-    free = {
-        "Local": 0,
-        "Oracle, all 9": "all",
-        "IFCA, 2 servers": None,
-        "pFedGraph": "all",
-        "PACFL": None,
-    }
+    free = {"Local": 0, "Oracle, all 9": "all", "IFCA, 2 servers": None, "pFedGraph": "all", "PACFL": None}
     for name, options in budgets.items():
         if configs[name]["topology"] == "complete" and not name.startswith("AFIND+"):
             assert options.get("k", options.get("budget")) == free.get(name, 5), name

@@ -594,11 +594,7 @@ def test_mistakes_are_reported_in_one_sentence(source, sentence):
             "my.json: not a .json graph (a link names the unknown node '7').",
         ),
         ("my.edgelist", "a b c d", "my.edgelist: line 1 has 4 columns: a line is: a b, or a b 0.5 with a weight; "),
-        (
-            "my.edgelist",
-            "a b " + "-" * 10**6 + "1",
-            "my.edgelist: line 1 has a very long cell; write names as",
-        ),
+        ("my.edgelist", "a b " + "-" * 10**6 + "1", "my.edgelist: line 1 has a very long cell; write names as"),
         ("my.edgelist", "a b __import__('os').getcwd()", "my.edgelist: line 1: \"__import__('os').getcwd()\" is no w"),
         ("my.adjlist", b"\xff\xfe", "my.adjlist: the text is not UTF-8 (invalid start byte at"),
         (

@@ -5,16 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.callbacks import (
-    AFIND,
-    FDMS,
-    AdaptiveThreshold,
-    Bernoulli,
-    Boltzmann,
-    GaussianNoise,
-    Gossip,
-    Stale,
-)
+from dfl_lightning.callbacks import AFIND, FDMS, AdaptiveThreshold, Bernoulli, Boltzmann, GaussianNoise, Gossip, Stale
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
 

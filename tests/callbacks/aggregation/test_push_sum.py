@@ -126,10 +126,7 @@ def test_several_steps_mix_by_a_matrix_power_and_are_charged(steps):
     ("make", "sentence"),
     [
         (lambda: Metropolis(0), r"aggregation\.steps=0; models are mixed 1 time or more"),
-        (
-            lambda: start(Gossip(k="all"), Metropolis(2), FDMS(), Bernoulli(0.2)),
-            r"steps=2 sends .* FDMS neither",
-        ),
+        (lambda: start(Gossip(k="all"), Metropolis(2), FDMS(), Bernoulli(0.2)), r"steps=2 sends .* FDMS neither"),
         (lambda: start(Gossip(k="all"), Metropolis(2), TopK()), r"steps=2 sends models .* TopK neither"),
         (lambda: start(Gossip(k="all"), PushSum(), TopK()), r"PushSum sends shares of numerators, which no Outgoing"),
         (lambda: start(Gossip(k="all"), PushSum(), Stale(), Bernoulli(0.2)), r"PushSum shares out the models"),

@@ -199,7 +199,7 @@ def test_monitor_that_alters_its_copies_changes_nothing(small_run, method):
         "afind": lambda: [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann(), cb.Bernoulli(0.3)],
         "dpfl": lambda: [cb.DPFL(budget=2), cb.SampleWeighted()],
         "stale and compressed": lambda: [
-            *(cb.Gossip(k=2), cb.Uniform(), cb.Stale(), cb.Bernoulli(0.4), cb.TopK(share=0.1)),
+            *(cb.Gossip(k=2), cb.Uniform(), cb.Stale(), cb.Bernoulli(0.4), cb.TopK(share=0.1))
         ],
     }[method]
     plain = small_run(3, policies=made()).fit()

@@ -20,11 +20,7 @@ NETWORKS = {
     "ResNet18": (models.ResNet18, (3, 32, 32)),
 }
 
-PRECISIONS = {
-    "float32": ({}, 1e-4),
-    "tf32": ({"tf32": True}, 2e-2),
-    "bf16": ({"reduced": torch.bfloat16}, 0.2),
-}
+PRECISIONS = {"float32": ({}, 1e-4), "tf32": ({"tf32": True}, 2e-2), "bf16": ({"reduced": torch.bfloat16}, 0.2)}
 """Options of the engine, and the share of a gradient's length that rounding may come to."""
 
 

@@ -74,10 +74,6 @@ def mixes_in_evaluation(self, x):
     return x if self.training else x - x.mean(0)
 
 
-def unequal_in_training(self, x):
-    return x + torch.arange(x.shape[0]).view(-1, 1) if self.training else x
-
-
 class Running(nn.Module):
     """Running statistics by hand, in a buffer that is assigned."""
 
@@ -119,10 +115,7 @@ REFUSED = {
         lambda: Forward(packed_and_padded, lstm=nn.LSTM(6, 6, batch_first=True)),
         r"it packs sequences \(pack_padded_sequence\), which only the loop engine can do",
     ),
-    "control flow": (
-        lambda: Forward(lambda self, x: x if x.sum() > 0 else -x),
-        "its samples interact in evaluation",
-    ),
+    "control flow": (lambda: Forward(lambda self, x: x if x.sum() > 0 else -x), "its samples interact in evaluation"),
     "hook": (lambda: nn.Sequential(hooked(nn.Linear(6, 3))), r"layer '0' \(Linear\) has hooks"),
     "pre-hook": (
         lambda: nn.Sequential(hooked(nn.Linear(6, 3), "register_forward_pre_hook")),

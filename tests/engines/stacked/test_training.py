@@ -97,20 +97,15 @@ ONCE = [
     ("ResNet18 batch", "sgd"),
 ]
 """All optimizers once: their arithmetic is entry by entry, whatever the network; the rest is slow."""
-REST = [(name, optimizer) for name in NETWORKS for optimizer in OPTIMIZERS if (name, optimizer) not in ONCE]
+PAIRS = [
+    pytest.param(name, optimizer, marks=[pytest.mark.slow] * ((name, optimizer) not in ONCE))
+    for name in NETWORKS
+    for optimizer in OPTIMIZERS
+]
 
 
-@pytest.mark.parametrize(("name", "optimizer"), ONCE)
+@pytest.mark.parametrize(("name", "optimizer"), PAIRS)
 def test_clients_of_a_network_train_as_plain_modules_would(
-    federation, naive, make_data, one_cohort, monkeypatch, name, optimizer
-):
-    monkeypatch.setattr(resnet, "_STAGES", NARROW)
-    check(federation, naive, make_data, name, optimizer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "optimizer"), REST)
-def test_the_other_pairs_of_network_and_optimizer(
     federation, naive, make_data, one_cohort, monkeypatch, name, optimizer
 ):
     monkeypatch.setattr(resnet, "_STAGES", NARROW)

@@ -54,12 +54,7 @@ THRESHOLDS = {
     "adaptive": lambda: cb.AdaptiveThreshold(),
     "literal": lambda: cb.AdaptiveThreshold(rule="literal"),
 }
-OBJECTIVES = {
-    "plain": Plain,
-    "fedprox": FedProx,
-    "tracking": GradientTracking,
-    "quasi-global momentum": QGDSGDm,
-}
+OBJECTIVES = {"plain": Plain, "fedprox": FedProx, "tracking": GradientTracking, "quasi-global momentum": QGDSGDm}
 
 
 class Planned(cb.Dropout):

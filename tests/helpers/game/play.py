@@ -14,17 +14,7 @@ from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
-from game.parts import (
-    AGGREGATIONS,
-    DROPOUTS,
-    OBJECTIVES,
-    SELECTIONS,
-    SUBSTITUTIONS,
-    THRESHOLDS,
-    Network,
-    Planned,
-    Toy,
-)
+from game.parts import AGGREGATIONS, DROPOUTS, OBJECTIVES, SELECTIONS, SUBSTITUTIONS, THRESHOLDS, Network, Planned, Toy
 
 ROUNDS = 4
 

@@ -300,7 +300,7 @@ DISTANCE = Method(
             "How does a distance become a similarity?",
             "linearly, from 1 at distance 0 to -1 at the largest distance in the neighbourhood",
             "eq. 7 has a distance, eq. 8 and 10 want a number between -1 and 1; the order is that of eq. 7",
-        ),
+        )
     ],
     cases=[
         ("four clients", distant(21)),

@@ -91,11 +91,7 @@ INPUTS = {
     "active": "who is active, [m]",
 }
 STEP = {"server_step": "eta: the server's model moves by so much of the mean of the updates"}
-COUNTS = (
-    "Do clients count by their samples?",
-    "no, equally",
-    "section 3 averages over the number of clients",
-)
+COUNTS = ("Do clients count by their samples?", "no, equally", "section 3 averages over the number of clients")
 SKIPPED = ("What happens if no client is active?", "the round is skipped", "algorithm 1 would average nothing")
 METHOD = Method(
     name="FL-FDMS",

@@ -141,10 +141,7 @@ METHOD = Method(
             "the two of the highest affinity",
             made(2, k=2, affinity=[[0, 3, 1, 2], [1, 0, 2, 3], [3, 2, 0, 1], [2, 1, 3, 0]]),
         ),
-        (
-            "some of the three are random",
-            made(7, m=6, k=3, epsilon=0.5, affinity=RANKED),
-        ),
+        ("some of the three are random", made(7, m=6, k=3, epsilon=0.5, affinity=RANKED)),
         ("all are random", made(8, m=6, k=2, epsilon=1.0, affinity=RANKED, graph=RING)),
         ("no model is an improvement", none_positive()),
         ("a model equal to one's own", an_equal_model()),

@@ -28,7 +28,7 @@ METHOD = Method(
             "How is the sum weighted?",
             "clients are averaged by numbers of samples",
             "the paper samples clients by them and averages equally, which has the same mean",
-        ),
+        )
     ],
     cases=[
         ("two steps of one client", made(11, m=1, mu=0.5)),

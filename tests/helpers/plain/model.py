@@ -10,7 +10,7 @@ import numpy as np
 MODEL = {
     "layers": "widths of the network, inputs first: linear layers with bias, tanh between them; its loss is the mean "
     "cross-entropy of the softmax. A model is a row of P numbers: for each layer the weights [outputs, inputs] row by row, "
-    "then the biases",
+    "then the biases"
 }
 
 

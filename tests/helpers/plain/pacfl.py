@@ -74,7 +74,7 @@ METHOD = Method(
             "Vectors of several classes are not orthogonal to each other",
             "the angle is between what they span together",
             "a principal angle needs a basis",
-        ),
+        )
     ],
     cases=[
         ("two kinds of clients", subspaces(71, 15.0)),

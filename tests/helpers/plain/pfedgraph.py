@@ -78,11 +78,7 @@ METHOD = Method(
         "initial": "the first model of all, [P]",
         "direction": f"r before the round, {ROWS}; zeros in the first one",
     },
-    outputs={
-        "weights": "[m, m]",
-        "models": f"after the round, {ROWS}",
-        "direction": f"r of the next round, {ROWS}",
-    },
+    outputs={"weights": "[m, m]", "models": f"after the round, {ROWS}", "direction": f"r of the next round, {ROWS}"},
     readings=[
         (
             "The formula and the authors' code add the cosine term",

@@ -53,7 +53,7 @@ METHOD = Method(
             "The change of a round with several local steps",
             "it is divided by lr and by the client's own number of steps",
             "the algorithm has one step",
-        ),
+        )
     ],
     cases=[
         ("a first round", quasi_global(101, momentum=False)),

@@ -76,11 +76,7 @@ class Scoring(cb.Gossip):
 def at_a_rate(name: str, make: Callable[..., cb.Dropout]) -> Listed:
     """A dropout that takes the share of clients that have dropped out."""
     return Listed(
-        name,
-        lambda **more: make(0.4, **more),
-        places=EITHER,
-        all_up=lambda: make(0.0),
-        all_down=lambda: make(1.0),
+        name, lambda **more: make(0.4, **more), places=EITHER, all_up=lambda: make(0.0), all_down=lambda: make(1.0)
     )
 
 
