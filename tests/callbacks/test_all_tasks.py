@@ -99,8 +99,14 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("task", DATA)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "task"),
+    [
+        pytest.param(method, task, marks=[pytest.mark.slow] * ((one + other) % 2))
+        for one, method in enumerate(METHODS)
+        for other, task in enumerate(DATA)
+    ],
+)
 def test_methods_lower_the_loss_and_report_original_units(method, task, on):
     policies, options = METHODS[method]
     run = on(task, *policies, **options).go(3)
