@@ -7,6 +7,7 @@ import sklearn.metrics
 import torch
 import torch.nn.functional as F
 from torch import nn
+from turns import in_turn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
@@ -99,14 +100,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "task"),
-    [
-        pytest.param(method, task, marks=[pytest.mark.slow] * ((one + other) % 2))
-        for one, method in enumerate(METHODS)
-        for other, task in enumerate(DATA)
-    ],
-)
+@pytest.mark.parametrize(("method", "task"), in_turn(METHODS, DATA))
 def test_methods_lower_the_loss_and_report_original_units(method, task, on):
     policies, options = METHODS[method]
     run = on(task, *policies, **options).go(3)

@@ -4,6 +4,7 @@ import networkx as nx
 import pytest
 import torch
 from matrices import remembered
+from turns import in_turn
 
 from dfl_lightning.callbacks import (
     AFIND,
@@ -58,8 +59,7 @@ def test_k_all_follows_the_graphs_of_a_sequence(start):
     assert [round.metrics["models_received"] for round in rounds[:4]] == [2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("name", CHANGING)
-@pytest.mark.parametrize("rule", ["ratio", "literal"])
+@pytest.mark.parametrize(("name", "rule"), in_turn(CHANGING, ["ratio", "literal"]))
 def test_resumed_run_has_the_graphs_of_an_uninterrupted_one(start, go_on, name, rule):
     def policies():
         return AFIND(rule=rule, k=1), Boltzmann()

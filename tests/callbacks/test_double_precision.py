@@ -9,6 +9,7 @@ import torch
 from tester import scenes
 from tester.shipped import where_they_work
 from threads import Watching
+from turns import in_turn
 
 import dfl_lightning
 from dfl_lightning import callbacks as cb
@@ -68,7 +69,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", in_turn(POLICIES))
 def test_policies_compute_in_float64(name, start, make_data):
     run = start(
         *POLICIES[name],

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from turns import in_turn
 
 from dfl_lightning.callbacks import Bernoulli, FedeRiCo, FedeRiCoStep, Gossip, SampleWeighted, Uniform
 from dfl_lightning.objectives import APFL, DisPFL, Ditto, FedRep, Plain
@@ -95,14 +96,7 @@ def mixed_by_hand(clients, up):
             client.put(torch.stack([trained[j] for j in members]).mean(0))
 
 
-@pytest.mark.parametrize(
-    ("engine", "name"),
-    [
-        pytest.param(engine, name, marks=[pytest.mark.slow] * ((turn + place) % 2))
-        for turn, name in enumerate(OPTIMIZERS)
-        for place, engine in enumerate(("stacked", "loop"))
-    ],
-)
+@pytest.mark.parametrize(("engine", "name"), in_turn(("stacked", "loop"), OPTIMIZERS))
 def test_training_equals_one_torch_optimizer_over_all_rounds(engine, name, federation):
     """Clients with one to three batches an epoch, some of them down now and then, at a rate that falls."""
     schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.8)

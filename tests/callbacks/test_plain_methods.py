@@ -18,6 +18,7 @@ from plain.panm import same_cluster
 from plain_clients import EPOCHS, LR, MOMENTUM, UP, Plain, combined
 from torch import nn
 from torch.utils.data import TensorDataset
+from turns import in_turn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
@@ -281,8 +282,7 @@ def plain_run(start, tmp_path):
     return _run
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("task", "method"), in_turn(TASKS, METHODS))
 def test_whole_rounds_are_those_of_plain_modules(method, task, plain_run):
     reference, policies, options = METHODS[method]
     run, plain = plain_run(task, policies, **options)

@@ -51,10 +51,10 @@ def test_missing_data_keep_their_type(tmp_path):
 @pytest.mark.parametrize(
     ("config", "more"),
     [
-        ("fedavg", ["--data.val_fraction=0", "--data.partition=IID"]),
+        pytest.param("fedavg", ["--data.val_fraction=0", "--data.partition=IID"], marks=pytest.mark.slow),
         ("ifca", ["--model.metrics+=MulticlassF1Score", "--model.metrics.num_classes=10"]),
         ("apfl", ["--topology=ring", "--data.partition=IID"]),
-        ("panm_grad", []),
+        pytest.param("panm_grad", [], marks=pytest.mark.slow),
     ],
 )
 def test_the_columns_are_those_that_the_run_then_has(config, more, tmp_path, capsys):

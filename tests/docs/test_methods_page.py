@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from sklearn.datasets import load_digits
+from turns import in_turn
 
 from dfl_lightning.cli.classes.registry import class_of, shipped_classes
 from dfl_lightning.cli.command import run
@@ -68,9 +69,7 @@ def test_every_shipped_config_is_in_the_table():
     assert len(ROWS) == len(CELLS) - 1
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[pytest.mark.slow] * (place % 3 > 0)) for place, name in enumerate(ROWS)]
-)
+@pytest.mark.parametrize("command", in_turn(ROWS, every=3))
 def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = command.partition(" ")[0]
@@ -238,15 +237,10 @@ def test_every_outgoing_policy_has_a_row_of_message_costs():
     assert sorted(named) == sorted(shipped_classes("outgoing"))
 
 
-@pytest.mark.parametrize(
-    ("outgoing", "row", "place"),
-    [
-        pytest.param(*sent, place, id=f"{sent[0]}-{where}", marks=[pytest.mark.slow] * ((turn + place) % 2))
-        for turn, sent in enumerate(SENT)
-        for place, where in ((1, "neighbours"), (2, "server"))
-    ],
-)
-def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("sent", "place"), in_turn(SENT, [1, 2]), ids=str)
+def test_a_message_costs_what_the_table_says(sent, place, tmp_path, monkeypatch, capsys):
+    """Sent to neighbours (1), and to and by a server (2)."""
+    outgoing, row = sent
     monkeypatch.chdir(tmp_path)
     (tmp_path / "normed_network.py").write_text(NORMED)
     small = SMALL.replace(f"--model.network.hidden [{HIDDEN}]", "--model.network normed_network.Normed")

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from turns import in_turn
 
 from dfl_lightning.engines.draws import Draws
 from tests.helpers.orders import drawn_order
@@ -72,8 +73,7 @@ def test_an_order_depends_on_no_other_client_or_epoch():
         assert alone[0].tolist() == together[place].tolist()
 
 
-@pytest.mark.parametrize("several", SEVERAL)
-@pytest.mark.parametrize("samples", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize(("several", "samples"), in_turn(SEVERAL, [2, 3, 4, 5, 6]))
 def test_all_permutations_are_equally_likely(several, samples):
     counts = np.bincount(numbered(SEVERAL[several](samples)), minlength=math.factorial(samples))
     assert stats.chisquare(counts).pvalue > LIKELY

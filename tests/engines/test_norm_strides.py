@@ -12,6 +12,7 @@ from banks import _data, make_federation
 from networks import Forward
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from turns import in_turn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
@@ -265,14 +266,7 @@ def by_formula(norm, behind, sizes, height):
     return trained(make_federation(network=network, data=_data(sizes, (1, height, 6)), engine=LoopEngine))
 
 
-@pytest.mark.parametrize(
-    ("norm", "behind"),
-    [
-        pytest.param(norm, behind, marks=[pytest.mark.slow] * ((one + other) % 2))
-        for one, norm in enumerate(NORMS)
-        for other, behind in enumerate(BEHIND)
-    ],
-)
+@pytest.mark.parametrize(("norm", "behind"), in_turn(NORMS, BEHIND))
 def test_batches_of_one_sample_train_as_the_formula(federation, make_data, norm, behind, engine):
     """Clients of 1, 5 and 9 images: in batches of 4, each has a batch of one."""
     ours = trained(federation(network=Net(NORMS[norm](), behind), data=make_data((1, 5, 9), (1, 6, 6))))

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from turns import in_turn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.bank.references import References, Weights
@@ -193,7 +194,7 @@ for name in HOOKS:
     setattr(Curious, name, lambda self, round, name=name: self.look(round, name))
 
 
-@pytest.mark.parametrize("method", ["afind", "dpfl", "stale and compressed"])
+@pytest.mark.parametrize("method", in_turn(["afind", "dpfl", "stale and compressed"]))
 def test_monitor_that_alters_its_copies_changes_nothing(small_run, method):
     made = {
         "afind": lambda: [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann(), cb.Bernoulli(0.3)],

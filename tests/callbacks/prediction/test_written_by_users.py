@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from turns import in_turn
 
 from dfl_lightning import DFLTrainer
 from dfl_lightning.callbacks import FedeRiCo, FedeRiCoStep, Gossip, Mixture, Prediction, Uniform
@@ -75,7 +76,7 @@ def test_an_evaluation_of_a_checkpoint_predicts_as_the_run_did(small_run):
     assert plain.trainer.callback_metrics["test_loss"] != run.trainer.callback_metrics["test_loss"]
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("rounds", in_turn([1, 2, 3], every=3))
 def test_a_resumed_run_predicts_the_same_bits(small_run, rounds):
     whole = federico(small_run).fit()
     first = federico(small_run, rounds).fit()

@@ -5,6 +5,7 @@ import itertools
 import networkx as nx
 import pytest
 import torch
+from turns import in_turn
 
 from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted
 from dfl_lightning.callbacks import Uniform as Equal
@@ -109,7 +110,7 @@ def hub(leaves=9):
     return graph
 
 
-@pytest.mark.parametrize("budget", [2, "all"])
+@pytest.mark.parametrize("budget", in_turn([2, "all"]))
 def test_choices_do_not_depend_on_the_grouping_of_clients(budget, start, make_data, monkeypatch):
     """All together, the hub and the others apart, or each by itself."""
 

@@ -110,7 +110,7 @@ def left_of(run):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
-@pytest.mark.parametrize(("every", "rate"), [(1, 0.5), (2, 0.0)])
+@pytest.mark.parametrize(("every", "rate"), [(1, 0.5), pytest.param(2, 0.0, marks=pytest.mark.slow)])
 def test_losses_kept_from_an_evaluation_change_nothing(small_run, tmp_path, every, rate):
     """Kept losses, no kept losses, and a run that is resumed after each evaluation, which has none to begin with."""
 

@@ -8,6 +8,7 @@ from pairs import compare_pairs
 from pretended import DEVICE, Count
 from torch import nn
 from torchmetrics import Metric
+from turns import in_turn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.data.augment import CropFlip
@@ -145,7 +146,7 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("name", in_turn(WAITING))
 def test_waits_do_not_grow_with_the_number_of_clients(counted, name):
     verb, options = WAITING[name]
     (_, few), (_, many) = (counted(clients, verb, **options) for clients in (12, 24))

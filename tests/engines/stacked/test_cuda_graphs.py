@@ -12,6 +12,7 @@ from networks import Idle
 from tapes import Tape, TapeRecorder
 from threads import threads
 from torch import nn
+from turns import in_turn
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.data.augment import EachSample
@@ -275,8 +276,9 @@ class Breaking(TapeRecorder):
         return replay
 
 
-@pytest.mark.parametrize("case", ["momentum", "adam", "several batches", "unequal batches meet"])
-@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.parametrize(
+    ("case", "n"), in_turn(["momentum", "adam", "several batches", "unequal batches meet"], [1, 9])
+)
 def test_a_replay_that_fails_leaves_nothing_behind(federation, case, n):
     """Neither in the models nor in the memory that lies still: the round can be done again."""
     options = {"sizes": SIZES, **CASES[case]}

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from networks import Forward
 from torch import nn
+from turns import in_turn
 
 from dfl_lightning.data.parts import taken
 from dfl_lightning.engines.stacked.layers.activation import Activation
@@ -406,8 +407,9 @@ slow_vmap = pytest.mark.filterwarnings("ignore:There is a performance drop:UserW
 
 
 @slow_vmap
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("training", "case"), in_turn([True, False], CASES), ids=lambda value: getattr(value, "name", value)
+)
 def test_three_clients_stacked_are_three_plain_networks(compare, traced, case, training):
     compare(traced(case), inputs_of(case), training)
     if not case.couples or (not training and "without statistics" not in case.name):

@@ -9,6 +9,7 @@ import torch
 from banks import own
 from torch import nn
 from torch.func import functional_call
+from turns import in_turn
 
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
@@ -195,8 +196,9 @@ class Hand:
         return torch.autograd.grad(nn.functional.cross_entropy(outputs, batch[1]), point)
 
 
-@pytest.mark.parametrize("sizes", [(9, 4, 14), (16, 12, 3), (4, 4, 4), (20, 19, 17)], ids=str)
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("sizes", "name"), in_turn([(9, 4, 14), (16, 12, 3), (4, 4, 4), (20, 19, 17)], OBJECTIVES), ids=str
+)
 def test_an_objective_gives_many_clients_the_steps_of_one(federation, naive, name, sizes):
     """A phase is over when its own batches are taken; a step that needs more begins one more epoch of the client."""
     kind, by_hand = OBJECTIVES[name]
