@@ -382,7 +382,7 @@ def more_seeds(words: argparse.Namespace) -> int:
 def list_studies(words: argparse.Namespace) -> int:
     """Print the name and title of each shipped study."""
     for name in shipped(KIND):
-        print(f"{name:24} {read_study_file(name).title}")
+        print(for_terminal(f"{name:24}  {read_study_file(name).title}", sys.stdout))
     return 0
 
 

@@ -444,6 +444,23 @@ def test_a_terminal_gets_a_table_for_people_within_its_width(filled, width):
     assert "| Gossip | **81.00 ± 1.00** |" in text
 
 
+def test_a_narrow_terminal_cuts_no_word_and_breaks_no_interval(filled):
+    columns = {name: {} for name in ("digits", "progression", "several labels", "seasons", "a fifth one")}
+    rows = {"Gossip": [0.8, 0.81, 0.82], "Local": [0.7, 0.71, 0.7201]}
+    table, out = (
+        make_table(filled({(r, c): v for r, v in rows.items() for c in columns}, columns=columns)),
+        io.StringIO(),
+    )
+    print_table(table, Console(file=out, width=80, highlight=False))
+    shown = out.getvalue()
+    assert "…" not in shown
+    assert "\N{NO-BREAK SPACE}" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    for line in formats.differences_in_words(table):
+        assert line[3] in shown  # the interval, in one line
+    assert shown.count("± 1.00") == len(columns)
+
+
 def test_a_deviation_has_the_digits_of_its_mean(filled):
     text = formats.markdown(make_table(filled({("Gossip", "IID"): [0.8, 0.8], ("Local", "IID"): [0.7, 0.70001]})))
     assert "**80.00 ± 0** |" in text

@@ -81,7 +81,11 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     rates = {key: timing.seconds for key, timing in timings.items()}
     spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}
     seconds, spent, marks = 0.0, 0.0, set()
-    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'time':>12} {'of one core':>12}"
+    rows, columns = (
+        min(most, max(map(len, (*names, "column")))) for most, names in ((24, study.rows), (20, study.columns))
+    )
+    heads = f"{'cells':>5} {'rounds':>6} {'s/round':>9} {'time':>12} {'of one core':>12}"
+    yield f"{'row':{rows}} {'column':{columns}} {heads}"
     for row, column in study.pairs():
         left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
         if not left:
@@ -94,7 +98,8 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
         spent += rounds * (spending or 0.0)
         times = [about(rounds * each) if each is not None else "?" for each in (rate, spending)]
         each = "?" if rate is None else f"{mark}{rate:.2f}"
-        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {each:>9} {times[0]:>12} {times[1]:>12}"
+        names = f"{row[:rows]:{rows}} {column[:columns]:{columns}}"
+        yield f"{names} {len(left):5} {left[0].rounds:6} {each:>9} {times[0]:>12} {times[1]:>12}"
     if any(rate is None for rate in rates.values()):
         yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
     if "~" in marks:
