@@ -78,7 +78,8 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     found = trainer.run.metrics
     assert clock.trainings.tolist() == [12, 6, 3]
     said = clock.describe(trainer.lightning_module.federation)  # waves at 1, 2, 3 and 4 s; 7 trainings in 4 of them
-    assert "a round is 4 s of simulated time, of about 4 waves; about 2 of 3 clients train together" in said
+    assert "a round is 4 s of simulated time, of about 4 waves; about 2 of 3 clients train together in one; " in said
+    assert said.endswith("a wave of all clients took 1.3 times as long as a synchronous round")
     np.testing.assert_allclose(found["trainings"], [7 / 3, 14 / 3, 7])
     assert found["active"].tolist() == [7, 7, 7]
     assert found["simulated_seconds"].tolist() == [4, 8, 12]
@@ -87,6 +88,22 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     later = 4 + 2 * 2 + 1
     np.testing.assert_allclose(found["models_received"], [first / 3, later / 3, later / 3])
     np.testing.assert_allclose(found["bytes_received"], 4 * found["models_received"])
+
+
+def test_no_cost_of_a_wave_is_claimed_that_was_not_measured(tmp_path):
+    clock = cb.Asynchronous(speed=1.0)
+    trainer, _ = fit(
+        clock,
+        tmp_path,
+        datamodule=scalars([1, 2, 3]),
+        graph=nx.path_graph(3),
+        network=Scalar(),
+        rounds=1,
+        also=[cb.Gossip(k="all"), cb.Metropolis()],
+        task=Regression(),
+    )
+    said = clock.describe(trainer.lightning_module.federation)
+    assert said.endswith("of about 1 wave; about 3 of 3 clients train together in one")
 
 
 def test_clients_wait_for_their_messages(tmp_path):
