@@ -71,7 +71,12 @@ def drawn(tmp_path, make_run):
 
 
 @pytest.mark.parametrize(
-    ("width", "inches"), [("3.3in", 3.3), ("8.4cm", 8.4 / 2.54), ("240pt", 240 / 72.27), ("7in", 7)]
+    ("width", "inches"),
+    [
+        *(("8.4cm", 8.4 / 2.54), ("240pt", 240 / 72.27)),
+        pytest.param("3.3in", 3.3, marks=pytest.mark.slow),
+        pytest.param("7in", 7, marks=pytest.mark.slow),
+    ],
 )
 def test_figures_have_the_requested_width_and_eight_point_type(drawn, width, inches):
     for name in ("learning-curves", "matrix-1"):

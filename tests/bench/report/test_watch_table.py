@@ -165,7 +165,7 @@ def test_only_rows_near_the_screen_exist(opened, until, tmp_path, make_run):
     assert seen.page.locator("#rows tr").count() < 60
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_the_table_is_accessible_and_fits_a_phone(opened, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     seen = opened("#group=selection.k", 390)
