@@ -16,7 +16,7 @@ STRIP_BYTES = 2**27
 LEAST_WIDTH, MAX_WIDTH = 128, 1024
 """Fewest and most columns of a strip; shorter pieces of rows, scattered over the memory, are slow to read."""
 
-PIECE = 2**18
+PIECE = 2**17
 """Numbers of senders' rows that a thread works on at once: few enough for a cache, and enough to make the overhead of
 the calls small."""
 
