@@ -84,8 +84,8 @@ def _fitted(
     ]
     shown = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     for at, (head, room) in enumerate(zip(wrapped[0], widths, strict=True)):
-        justify = "left" if at in left else "right"
-        shown.add_column(escape(head.replace(_WHOLE, " ")), justify=justify, width=room, no_wrap=True)
+        text = escape(head.replace(_WHOLE, " "))
+        shown.add_column(text, justify="left" if at in left else "right", width=room, no_wrap=True)
     for at, row in enumerate(wrapped[1:]):
         texts = enumerate(cell.replace(_WHOLE, " ") for cell in row)
         shown.add_row(*(Text(text, style="bold" if (at, column) in bold else "") for column, text in texts))
