@@ -30,7 +30,7 @@ MOST_TRAININGS = 10_000
 """Largest number of trainings of a client in a round of a given span; each may be a wave of its own."""
 
 
-TIMES_A_ROUND = {"AFIND": 1.1, "Gossip Uniform": 1.4, "Gossip Pairwise": 1.4, "Gossip Buffered": 1.7}
+TIMES_A_ROUND = {"AFIND": 1.1, "Gossip Uniform": 1.3, "Gossip Pairwise": 1.4, "Gossip Buffered": 1.6}
 """Time of a wave of all clients divided by that of a synchronous round, as `scripts/bench_waves.py` measured it, by
 selection, or by selection and aggregation."""
 

@@ -79,7 +79,7 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     assert clock.trainings.tolist() == [12, 6, 3]
     said = clock.describe(trainer.lightning_module.federation)  # waves at 1, 2, 3 and 4 s; 7 trainings in 4 of them
     assert "a round is 4 s of simulated time, of about 4 waves; about 2 of 3 clients train together in one; " in said
-    assert said.endswith("a wave of all clients took 1.4 times as long as a synchronous round")
+    assert said.endswith("a wave of all clients took 1.3 times as long as a synchronous round")
     np.testing.assert_allclose(found["trainings"], [7 / 3, 14 / 3, 7])
     assert found["active"].tolist() == [7, 7, 7]
     assert found["simulated_seconds"].tolist() == [4, 8, 12]
