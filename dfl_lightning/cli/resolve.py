@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dfl_lightning.cli.arguments import split
@@ -84,16 +84,20 @@ class Common:
 
     data: tuple[str, FederatedData] | None = None
     engine: tuple[str, Engine] | None = None
+    _freezes: bool = field(default=False, compare=False, repr=False)
 
     def __enter__(self) -> Common:
         gc.collect()
-        gc.freeze()  # so that a collection after each run skips the objects of the libraries
+        self._freezes = gc.get_freeze_count() == 0  # a command has done so: see `loading`
+        if self._freezes:
+            gc.freeze()  # so that a collection after each run skips the objects of the libraries
         return self
 
     def __exit__(self, *error: object) -> None:
         self.data = self.engine = None
         gc.collect()
-        gc.unfreeze()
+        if self._freezes:
+            gc.unfreeze()
 
 
 def _outline(cli: DFLCLI, common: Common) -> Outline:

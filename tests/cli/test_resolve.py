@@ -1,5 +1,7 @@
 """The meaning of words, asked for by programs."""
 
+import gc
+
 import pytest
 import yaml
 
@@ -102,3 +104,14 @@ def test_common_parts_of_runs_are_made_once_without_effect(monkeypatch):
             set_up([*base, "--data.num_clients=5000"], common)
     assert together == alone
     assert common == Common()
+
+
+@pytest.mark.parametrize(("before", "calls"), [(0, ["freeze", "unfreeze"]), (9, [])])
+def test_objects_that_were_frozen_before_stay_frozen(monkeypatch, before, calls):
+    found = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: before)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: found.append(name))
+    with Common():
+        assert found == calls[:1]
+    assert found == calls
