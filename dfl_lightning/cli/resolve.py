@@ -84,7 +84,7 @@ class Common:
 
     data: tuple[str, FederatedData] | None = None
     engine: tuple[str, Engine] | None = None
-    _freezes: bool = field(default=False, compare=False, repr=False)
+    _freezes: bool = field(default=False, init=False, compare=False, repr=False)
 
     def __enter__(self) -> Common:
         gc.collect()
