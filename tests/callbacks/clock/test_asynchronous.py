@@ -90,7 +90,7 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     np.testing.assert_allclose(found["bytes_received"], 4 * found["models_received"])
 
 
-def test_no_cost_of_a_wave_is_claimed_that_was_not_measured(tmp_path):
+def test_only_measured_costs_of_waves_are_claimed(tmp_path):
     clock = cb.Asynchronous(speed=1.0)
     trainer, _ = fit(
         clock,
