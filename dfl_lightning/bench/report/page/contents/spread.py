@@ -43,7 +43,7 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
 
 
 def _numbers(scores: np.ndarray) -> list[float]:
-    """Return the percentiles and the standard deviation of a run; NaN if a client's loss is not finite."""
+    """Return the percentiles and the standard deviation of a run, as in metrics.csv; NaN if a loss is not finite."""
     if not np.isfinite(scores).all():
         return [math.nan] * (len(_PERCENTILES) + 1)
-    return [*np.percentile(scores, _PERCENTILES).tolist(), float(scores.std(ddof=1)) if len(scores) > 1 else 0.0]
+    return [*np.percentile(scores, _PERCENTILES).tolist(), float(scores.std())]
