@@ -29,10 +29,10 @@ def shown(page):
 
 
 def strings(value):
-    """List all strings in charts and tables, however deep, except names of fields and options of configs."""
+    """List all strings in charts and tables, however deep, except fields, expressions and options of configs."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key not in ("field", "of", "configs"):
+            if key not in ("field", "of", "configs") and not (key.endswith("Expr") or key == "expr"):
                 yield from strings(inner)
     elif isinstance(value, list):
         for inner in value:

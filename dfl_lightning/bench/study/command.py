@@ -121,13 +121,11 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
             help = "rounds and bytes until the mean test score is 90 (%%)"
             one.add_argument("--reach", metavar="90", type=float, help=help)
-            help = "the score when all rows of a column have had the same seconds, bytes or trainings of a client"
-            one.add_argument("--at-equal", choices=COSTS, help=help)
+            help = "the score at equal seconds, bytes or trainings"
+            one.add_argument("--at-equal", metavar="COST", choices=COSTS, help=help)
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
-            one.add_argument(
-                "--out", metavar="FILE", help="output file; default the terminal, for png the study's folder"
-            )
+            one.add_argument("--out", metavar="FILE", help="default the terminal; of a png the study's folder")
         if name == "report":
             one.add_argument("--out", metavar="FILE", help="the page; default report.html in the study's folder")
     return parser
