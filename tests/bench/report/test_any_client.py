@@ -44,6 +44,14 @@ def runs(tmp_path_factory, make_run, make_links):
     return found
 
 
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory):
+    """Write a page of the four runs that has the graphs of one of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "MOST_RUNS", 1)
+        return write_report(list(runs.values()), tmp_path_factory.mktemp("page") / "page.html")
+
+
 def expected_choices(folder, client):
     """Count from graphs.npz alone, with sets: senders of the own cluster, of others, and no longer chosen."""
     with np.load(folder / "graphs.npz") as graphs:
@@ -84,10 +92,40 @@ def test_csv_of_gains_names_clients_and_their_test_samples(runs):
     assert [best[f"client of seed {seed}"] for seed in (0, 1)] == [last["Ours", s].argmax() for s in (0, 1)]
 
 
+def shown_client(seen):
+    """Return what the panel says: its client, the run in its own picker, and the beginning of its sentence."""
+    chosen = seen.page.locator("#one-run").evaluate("(field) => field.selectedOptions[0].text")
+    words = seen.page.locator("#one-words").inner_text()
+    return seen.page.locator("#one-name").inner_text(), chosen, words.split(":")[0]
+
+
+def test_a_client_stays_open_in_another_run(runs, page, open_page, until):
+    seen = open_page(page, everything=False)
+    seen.page.locator("#open-id").fill("2")
+    seen.page.locator("#open-id").press("Enter")
+    until(seen, "!document.getElementById('one').hidden")
+    assert shown_client(seen) == ("Client 2", "Ours, seed 0", "Ours, seed 0, cluster 0")
+    assert "The slider starts" in seen.page.locator("#choosing").inner_text()
+    top = seen.page.locator("#one").bounding_box()["y"]
+    seen.page.select_option("#one-run", label="Ours, seed 1")  # which has no graph on the page
+    assert shown_client(seen) == ("Client 2", "Ours, seed 1", "Ours, seed 1, cluster 0")
+    assert seen.page.locator("#one").bounding_box()["y"] == pytest.approx(top, abs=2)
+    score = 100 * np.load(runs["Ours", 1] / "clients.npz")["test_acc"][-1, 2]
+    assert f"accuracy {score:.1f} %" in seen.page.locator("#one-words").inner_text()
+    assert "slider" not in seen.page.locator("#choosing").inner_text()
+    assert "no slider" in seen.page.locator("#state").inner_text()
+    seen.page.select_option("#run", label="Local, seed 1")
+    assert shown_client(seen) == ("Client 2", "Local, seed 1", "Local, seed 1, cluster 0")
+    seen.page.locator("#open-id").fill("4")
+    seen.page.locator("#open-id").press("Enter")
+    until(seen, "document.getElementById('one-name').textContent === 'Client 4'")
+    assert shown_client(seen) == ("Client 4", "Local, seed 1", "Local, seed 1, cluster 1")
+    assert seen.console == []
+
+
 @pytest.mark.slow
-def test_losing_client_of_a_seed_without_graphs_opens(runs, tmp_path, monkeypatch, open_page, until):
-    monkeypatch.setattr(limits, "MOST_RUNS", 1)
-    seen = open_page(write_report(list(runs.values()), tmp_path / "page.html"))
+def test_losing_client_of_a_seed_without_graphs_opens(runs, page, open_page, until):
+    seen = open_page(page)
     assert seen.page.locator("#run optgroup option").all_inner_texts() == [
         "Ours, seed 1",
         "Local, seed 0",

@@ -290,7 +290,7 @@
     }
     const run = runs[at], entry = run.rounds[step], { graph, heat } = report.views;
     if (run.light) {
-      byId("state").textContent = "The graphs of this run are not on the page; its clients can be opened.";
+      byId("state").textContent = "The graphs of this run are not on the page, and so it has no slider; its clients can be opened.";
       report.shown = step;
       chosen.show(run, step, picked);
       return;
@@ -365,6 +365,7 @@
     const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
     byId("reading").textContent = `${arrows}${withMatrix ? "In the matrix, rows are receivers and columns are senders." : ""}`.trim();
     byId("choosing").textContent = one.knows(run) ? `Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
+    if (!run.light) byId("choosing").append(" The slider starts at the last recorded round.");
     return [withGraph, withMatrix];
   }
   function drawLinked() {
@@ -416,7 +417,11 @@
   // --- one client ---
   let beside = [];
   const one = runs.length && client.panel(data.clients, draw, dress, pick);
-  const showClient = () => one.show(runs[at], picked, beside);
+  function showClient() {
+    one.show(runs[at], picked, beside);
+    const others = runs.flatMap((run, index) => (one.knows(run) && hasClient(run, picked) ? [new Option(nameOf(run), index, false, index === at)] : []));
+    byId("one-run").replaceChildren(...others);
+  }
   /** Where a dot of a chart leads: to its first client whose run the page has. */
   function toClients(element, spec, view) {
     if (!spec.layer?.some((layer) => crosshair.held(spec, layer)[0]?.who)) return;
@@ -531,22 +536,26 @@
     byId("play").setAttribute("aria-pressed", String(on));
     byId("state").setAttribute("aria-live", on ? "off" : "polite");
   }
+  const nameOf = (run) => (run.seed === null ? run.method : `${run.method}, seed ${run.seed}`);
+  const hasClient = (run, id) => run.nodes.some((node) => !node.server && node.id === id);
   function choose(index) {
     at = index;
     byId("run").value = at;
     const run = runs[at];
-    picked = null;
+    picked = hasClient(run, picked) ? picked : null;
     beside = [];
     step = Math.min(step, run.rounds.length - 1);
     byId("round").max = run.rounds.length - 1;
     [byId("first").textContent, byId("last").textContent] = [run.rounds[0].round, run.rounds.at(-1).round];
     const clients = run.nodes.filter((node) => !node.server).map((node) => new Option(`client ${node.id}`, node.id));
     byId("client").replaceChildren(new Option("all", ""), ...clients);
+    byId("client").value = picked ?? "";
+    byId("open").title = `Opens the client in ${nameOf(run)}, the run that is chosen below`;
     byId("open-id").max = clients.length - 1;
     byId("client").disabled = Boolean(run.groups) && !one.knows(run);
   }
   if (runs.length) {
-    const menu = (isLight) => runs.flatMap((run, index) => (Boolean(run.light) === isLight ? [new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)] : []));
+    const menu = (isLight) => runs.flatMap((run, index) => (Boolean(run.light) === isLight ? [new Option(nameOf(run), index)] : []));
     const without = Object.assign(document.createElement("optgroup"), { label: "clients only" });
     without.append(...menu(true));
     byId("run").append(...menu(false), ...(without.childElementCount ? [without] : []));
@@ -556,13 +565,11 @@
     isNamed = Boolean(named);
     if (named) set(named);
     if (kept?.newest) step = runs[at].rounds.length - 1;
-    byId("run").addEventListener("change", () => {
-      play(false);
-      const newest = report.newest();
-      choose(Number(byId("run").value));
-      if (newest) step = runs[at].rounds.length - 1;
-      address.write(runs, { at, step, picked, shaded });
-      drawLinked();
+    byId("run").addEventListener("change", () => goToRun(Number(byId("run").value)));
+    byId("one-run").addEventListener("change", () => {  // the graphs above come and go, and the client stays where it is
+      const top = byId("one").getBoundingClientRect().top;
+      goToRun(Number(byId("one-run").value));
+      scrollBy({ top: byId("one").getBoundingClientRect().top - top, behavior: "instant" });
     });
     byId("round").addEventListener("input", () => move(Number(byId("round").value)));
     byId("back").addEventListener("click", () => move(step - 1));
@@ -574,6 +581,14 @@
     byId("client").addEventListener("change", () => pick(byId("client").value === "" ? null : Number(byId("client").value)));
     byId("links").addEventListener("toggle", fillTable);
     chosen.offer((id) => visit([{ at, id, name: `client ${id}` }]), (round) => move(runs[at].rounds.findLastIndex((entry) => entry.round <= round)));
+  }
+  function goToRun(index) {
+    play(false);
+    const isNewest = runs[at].light || report.newest();
+    choose(index);
+    if (isNewest) step = runs[at].rounds.length - 1;
+    address.write(runs, { at, step, picked, shaded });
+    drawLinked();
   }
   function goTo(hash, next = []) {
     const named = address.read(runs, hash);
