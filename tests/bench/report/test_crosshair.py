@@ -135,6 +135,21 @@ def test_what_stands_at_the_pointer_goes_when_the_page_scrolls(seen, until):
     )
 
 
+def test_what_stands_at_the_pointer_stays_when_other_charts_are_drawn(page, open_page, until):
+    seen = open_page(page, everything=False)
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    until(seen, "document.querySelector('#chart-learning-curves').getAttribute('role') === 'img' && report.ready")
+    left, top, width, height = seen.page.evaluate(PLOT, "chart-learning-curves")
+    seen.page.mouse.move(left + width / 2, top + height / 2)
+    assert said(seen)[0] == ["round", "5"]
+    assert not seen.page.locator("#chart-accuracy-by-bytes svg").count()
+    seen.page.evaluate("window.report.whole().then(() => true)")
+    assert seen.page.locator("#chart-accuracy-by-bytes svg").count()
+    assert said(seen)[0] == ["round", "5"]
+    assert seen.page.locator("#tip").is_visible()
+    assert seen.console == []
+
+
 def test_the_pointer_finds_the_lines_of_a_client(seen, until):
     seen.page.evaluate("location.hash = 'who?run=method 1&round=9&client=2'")
     until(seen, "Boolean(document.querySelector('#chart-one-client svg'))")

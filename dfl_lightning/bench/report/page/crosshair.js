@@ -39,7 +39,10 @@ const crosshair = (() => {
     const rule = Object.assign(document.createElement("div"), { className: "crosshair", hidden: true });
     element.append(rule);
     const box = document.getElementById("tip") || document.body.appendChild(Object.assign(document.createElement("div"), { id: "tip" }));
-    const leave = () => (box.hidden = rule.hidden = true);
+    const leave = () => {  // the words of another chart stay when this one is drawn
+      rule.hidden = true;
+      if ([undefined, element.id].includes(box.dataset.of)) box.hidden = true;
+    };
     const reached = (cost) => [...known.reduce((map, row) => (row[at] <= cost ? map.set(row[of], row) : map), new Map()).values()];
     leave();
     element.onpointerleave = leave;
@@ -53,6 +56,7 @@ const crosshair = (() => {
       const place = at === "cost" ? wanted : places.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
       const here = at === "cost" ? reached(place) : [...byPlace.get(place)];
       Object.assign(rule.style, { left: `${left + scale(place)}px`, top: `${top}px`, height: `${height}px` });
+      box.dataset.of = element.id;
       rule.hidden = box.hidden = false;
       say(at === "cost" ? Number(place.toPrecision(3)) : place, here.sort((a, b) => b[value] - a[value]), y);
       const before = event.clientX - 16 - box.offsetWidth, after = event.clientX + 16;  // names at the ends of lines stay free
