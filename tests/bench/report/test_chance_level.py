@@ -50,7 +50,7 @@ def test_chance_level_excludes_adversaries_and_untested_clients(made):
 
 def test_verdict_names_methods_at_chance_level(made):
     """One run of 2 x 100 samples: the standard error of chance is sqrt(0.45 * 0.55 / 200) = 3.5 points."""
-    assert about_chance(find_methods(made("A", [0.51]))) == ["A is at chance level (45.0 %)."]
+    assert about_chance(find_methods(made("A", [0.51]))) == ["A ends at 51.0 %, not above chance level (45.0 %)."]
     assert about_chance(find_methods(made("B", [0.53]))) == []
     assert about_chance(find_methods(made("C", [0.51], counts=None))) == []
 
@@ -60,7 +60,7 @@ def test_verdict_names_methods_not_clearly_above_chance_level(made):
     said = ["The seeds do not show that A is above chance level (45.0 %)."]
     assert about_chance(find_methods(made("A", [0.5, 0.8]))) == said
     assert about_chance(find_methods(made("B", [0.6, 0.8]))) == []  # 25 points against 20
-    assert about_chance(find_methods(made("C", [0.4, 0.51]))) == ["C is at chance level (45.0 %)."]
+    assert about_chance(find_methods(made("C", [0.4, 0.51]))) == ["C ends at 45.5 %, not above chance level (45.0 %)."]
 
 
 def test_verdict_names_conditions_in_which_methods_differ(made):

@@ -45,7 +45,10 @@ def test_the_table_of_seeds_has_the_means_of_the_files(methods):
             without = [np.mean(np.delete(gaps, seed)) for seed in range(3)]
             assert [float(row[4][0]), float(row[4][2])] == pytest.approx([min(without), max(without)], abs=0.06)
     assert text.count("<svg class='dots'") == 3
-    assert "is due to one seed, since without seed 0 Theirs has it." in text
+    said = "hat Ours has the highest mean is due to one seed, since without seed 0 Theirs has it."
+    assert f"T{said}" in text[text.index("<p class='lead'>") : text.index("</header>")]
+    assert f"Leave one seed out: t{said}" in text
+    assert "not corrected for the number of methods" in text
 
 
 def test_lead_of_all_seeds_is_said_with_its_smallest_distance(methods):

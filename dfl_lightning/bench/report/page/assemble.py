@@ -226,7 +226,11 @@ def _lead(methods: Sequence[Method]) -> dict[str, str]:
     where = f"{heading(main, methods)}: " if main[0].column or has_tasks else ""
     attack = under_attack(main)
     where += f"{attack[:1].upper()}{attack[1:]}, honest clients: " if attack else ""
-    return {"warning": warning, "first": where + first, "others": " ".join(rest)}
+    return {
+        "warning": warning,
+        "first": where + first,
+        "others": " ".join(filter(None, [about_lead(main, brief=True), *rest])),
+    }
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> Markup:
@@ -266,8 +270,9 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
     note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
     if several:
         note += (
-            "± is the standard deviation over seeds. Differences are paired by seed and test data; next to them is "
-            "their 95 % interval (Student's t). "
+            "± is the standard deviation over seeds. Differences are paired by seed and test data; next to each is "
+            "the 95 % interval of this pair alone (Student's t). It is not corrected for the number of methods, and so "
+            "it can exclude 0 where there is no verdict. "
         )
     if len(tasks) > 1:
         column = "within a column, " if methods[0].column else ""

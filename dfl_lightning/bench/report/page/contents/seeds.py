@@ -9,7 +9,7 @@ from typing import Any
 from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_score, last_scores, pairing_of
-from dfl_lightning.bench.stats.leave_one_out import leave_one_out
+from dfl_lightning.bench.stats.leave_one_out import LeaveOneOut, leave_one_out
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import enumerated
 
@@ -93,11 +93,12 @@ def _without_one(gaps: Sequence[float], score: Score) -> str:
     return f"{score.signed(min(means))} to {score.signed(max(means))}"
 
 
-def about_lead(methods: Sequence[Method]) -> str:
+def about_lead(methods: Sequence[Method], brief: bool = False) -> str:
     """Say whether the lead of the best method of a task is due to one seed; empty with fewer than two common seeds.
 
     Args:
         methods: methods of a task.
+        brief: say it only if the lead is due to one seed.
     """
     compared = comparable(methods)[0]
     finite = [m for m in compared if all(map(math.isfinite, scores_by_seed(m).values()))]
@@ -106,14 +107,24 @@ def about_lead(methods: Sequence[Method]) -> str:
     if found is None:
         return ""
     score, whole = finite[0].score, found.whole
-    has = f"{'highest' if score.higher_is_better else 'lowest'} mean"
+    if brief:
+        return _due_to_a_seed(found, score) if whole.margin and found.changes else ""
     if not whole.margin:
         return f"Over their common seeds {whole.first} and {whole.second} have the same mean."
     if found.changes:
-        parts = [f"without seed {seed[0]} {lead.first} has it" for seed, lead in found.changes.items()]
-        return f"Leave one seed out: that {whole.first} has the {has} is due to one seed, since {enumerated(parts)}."
+        return f"Leave one seed out: {_due_to_a_seed(found, score).replace('That', 'that', 1)}"
     seed, least = found.least
     return (
-        f"Leave one seed out: {whole.first} keeps the {has} whichever of the {len(found.without)} common seeds it is. "
+        f"Leave one seed out: {whole.first} keeps the {_best(score)} "
+        f"whichever of the {len(found.without)} common seeds it is. "
         f"Its lead is smallest without seed {seed[0]}: {score.distance(least.margin)} over {least.second}."
     )
+
+
+def _due_to_a_seed(found: LeaveOneOut, score: Score) -> str:
+    parts = [f"without seed {seed[0]} {lead.first} has it" for seed, lead in found.changes.items()]
+    return f"That {found.whole.first} has the {_best(score)} is due to one seed, since {enumerated(parts)}."
+
+
+def _best(score: Score) -> str:
+    return f"{'highest' if score.higher_is_better else 'lowest'} mean"

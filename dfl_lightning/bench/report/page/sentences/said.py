@@ -9,6 +9,7 @@ import numpy as np
 from dfl_lightning.bench.report.chance_level import chance_level, near_chance
 from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
+from dfl_lightning.bench.report.over_seeds import last_score, over_runs
 from dfl_lightning.bench.report.page.sentences.equal_costs import at_equal_costs
 from dfl_lightning.bench.report.page.sentences.verdict import and_, sentences
 from dfl_lightning.bench.report.settings.conditions import in_words, unequal_conditions
@@ -57,8 +58,11 @@ def about_chance(methods: Sequence[Method]) -> list[str]:
     at_chance, unclear = near_chance(methods)
     words = []
     if at_chance:
-        are, level = "is" if len(at_chance) == 1 else "are", as_percent(chance_level(at_chance) or 0.0)
-        words.append(f"{and_([m.name for m in at_chance])} {are} at chance level ({level}).")
+        ends = sorted(over_runs(last_score, method.runs).mean for method in at_chance)
+        end, level = "ends" if len(at_chance) == 1 else "end", as_percent(chance_level(at_chance) or 0.0)
+        least, most = at_chance[0].score.number(ends[0]), as_percent(ends[-1])
+        scores = most if as_percent(ends[0]) == most else f"{least} to {most}"
+        words.append(f"{and_([m.name for m in at_chance])} {end} at {scores}, not above chance level ({level}).")
     if unclear:
         are, level = "is" if len(unclear) == 1 else "are", as_percent(chance_level(unclear) or 0.0)
         names = and_([m.name for m in unclear])

@@ -315,7 +315,11 @@ def _basis(methods: Sequence[Method]) -> list[str]:
     choice = on_common_seeds(methods)
     if choice is None or choice.same_seeds:
         return []
-    names = [m.name for m in best_first(methods) if m.full_name in choice.means]
+    order = best_first(methods)
+    names = [m.name for m in order if m.full_name in choice.means]
+    lacking = [m.name for m in order if m.full_name in choice.others]
+    if len(lacking) == 1 and all(len(m.runs) == len(choice.seeds) for m in order if m.full_name in choice.means):
+        return [f"{lacking[0]} lacks seeds of the others, among which the best is chosen."]
     over = f"the {counted(len(choice.seeds), 'seed')} of {and_(names)}"
     return [f"Methods have different seeds: the best is chosen over {over}."]
 
