@@ -10,7 +10,10 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
 from dfl_lightning.bench import report
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page.contents import losers
 from dfl_lightning.bench.report.page.contents.choices import choices
+from dfl_lightning.bench.report.page.contents.losers import losers_table
 from dfl_lightning.bench.report.page.pictures import as_csv, rows_of
 from dfl_lightning.bench.report.page.sentences import limits
 from dfl_lightning.bench.report.writing import write_report
@@ -92,6 +95,22 @@ def test_csv_of_gains_names_clients_and_their_test_samples(runs):
     assert [best[f"client of seed {seed}"] for seed in (0, 1)] == [last["Ours", s].argmax() for s in (0, 1)]
 
 
+MOVE = """(mark, [x, y]) => {
+  const { left, top, width, height } = mark.getBoundingClientRect();
+  mark.style.translate = `${x - left - width / 2}px ${y - top - height / 2}px`;
+}"""
+"""Put a mark of a chart elsewhere."""
+
+
+CHOOSE = """(name) => {
+  const field = document.getElementById("one-run"), top = () => field.getBoundingClientRect().top, before = top();
+  field.value = [...field.options].find((option) => option.text === name).value;
+  field.dispatchEvent(new Event("change"));
+  return top() - before;
+}"""
+"""Choose a run in the panel of a client, and return by how much the panel has moved."""
+
+
 def shown_client(seen):
     """Return what the panel says: its client, the run in its own picker, and the beginning of its sentence."""
     chosen = seen.page.locator("#one-run").evaluate("(field) => field.selectedOptions[0].text")
@@ -106,10 +125,8 @@ def test_a_client_stays_open_in_another_run(runs, page, open_page, until):
     until(seen, "!document.getElementById('one').hidden")
     assert shown_client(seen) == ("Client 2", "Ours, seed 0", "Ours, seed 0, cluster 0")
     assert "The slider starts" in seen.page.locator("#choosing").inner_text()
-    top = seen.page.locator("#one").bounding_box()["y"]
-    seen.page.select_option("#one-run", label="Ours, seed 1")  # which has no graph on the page
+    assert seen.page.evaluate(CHOOSE, "Ours, seed 1") == pytest.approx(0, abs=2)  # which has no graph on the page
     assert shown_client(seen) == ("Client 2", "Ours, seed 1", "Ours, seed 1, cluster 0")
-    assert seen.page.locator("#one").bounding_box()["y"] == pytest.approx(top, abs=2)
     score = 100 * np.load(runs["Ours", 1] / "clients.npz")["test_acc"][-1, 2]
     assert f"accuracy {score:.1f} %" in seen.page.locator("#one-words").inner_text()
     assert "slider" not in seen.page.locator("#choosing").inner_text()
@@ -120,6 +137,36 @@ def test_a_client_stays_open_in_another_run(runs, page, open_page, until):
     seen.page.locator("#open-id").press("Enter")
     until(seen, "document.getElementById('one-name').textContent === 'Client 4'")
     assert shown_client(seen) == ("Client 4", "Local, seed 1", "Local, seed 1, cluster 1")
+    assert seen.console == []
+
+
+def test_the_table_of_losing_clients_has_those_of_the_files(runs, monkeypatch):
+    found = losers_table(find_methods([read_run(run) for run in runs.values()]))
+    assert found["seeds"] == ["seed 0", "seed 1"]
+    (row,) = found["rows"]
+    last = {key: np.load(run / "clients.npz")["test_acc"][-1] for key, run in runs.items()}
+    losing = [np.flatnonzero(last["Ours", seed] < last["Local", seed]).tolist() for seed in (0, 1)]
+    assert [[client["id"] for client in cell["clients"]] for cell in row["cells"]] == losing == [[], [2]]
+    assert [cell["words"] for cell in row["cells"]] == ["0 of 6", "1 of 6"]
+    assert row["all"] == "1 of 12"
+    assert not row["cells"][1]["folded"]
+    monkeypatch.setattr(losers, "MOST_NAMED", 0)
+    assert losers_table(find_methods([read_run(run) for run in runs.values()]))["rows"][0]["cells"][1]["folded"]
+
+
+def test_a_losing_client_opens_from_the_table_and_from_its_dot(page, open_page, until):
+    seen = open_page(page)
+    seen.page.locator("table.losers a", has_text="2").click()
+    until(seen, "!document.getElementById('one').hidden")
+    assert shown_client(seen) == ("Client 2", "Ours, seed 1", "Ours, seed 1, cluster 0")
+    seen.page.locator("#one-close").click()
+    mean = seen.page.locator("#chart-gain-over-local [aria-roledescription=tick]").last  # the mean of a seed, on a dot
+    mean.scroll_into_view_if_needed()
+    box = seen.page.locator("#chart-gain-over-local .mark-symbol path").first.bounding_box()
+    middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+    mean.evaluate(MOVE, middle)
+    seen.page.mouse.click(*middle)
+    until(seen, "!document.getElementById('one').hidden")
     assert seen.console == []
 
 

@@ -16,6 +16,7 @@ from dfl_lightning.bench.report.methods import Method, names_for_colours
 from dfl_lightning.bench.report.page.clients import clients_on_page, with_links
 from dfl_lightning.bench.report.page.compact import compact
 from dfl_lightning.bench.report.page.contents.columns import columns_of_page
+from dfl_lightning.bench.report.page.contents.losers import losers_table
 from dfl_lightning.bench.report.page.contents.reaching import reaching_of_page
 from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
@@ -119,6 +120,7 @@ def page(
         style=variables() + read("page.css").read_text(encoding="utf-8"),
         count=_count(methods),
         lead=_lead(methods) if opening is None else {"warning": "", "first": opening.lead, "others": ""},
+        losers=_losers(methods),
         live="" if following is None else live_note(methods, following),
         opening=opening,
         charts=charts,
@@ -170,6 +172,17 @@ def _reaching(methods: Sequence[Method], tasks: Sequence[dict[str, Any]]) -> Mar
     """Write the fields and the tables of what reaching a score costs; empty if no run was evaluated on test data."""
     several = any(len(method.runs) > 1 for method in methods)
     return fill("reaching.html", tasks=tasks, several=several) if tasks else ""
+
+
+def _losers(methods: Sequence[Method]) -> Markup | str:
+    """Write the table of losing clients of each task; empty if no run can be paired with training alone."""
+    tasks, found = sorted({method.task for method in methods}), []
+    for task in tasks:
+        of_task = [method for method in methods if method.task == task]
+        table = losers_table(of_task)
+        if table is not None:
+            found.append({"table": table, "where": heading(of_task, methods) if len(tasks) > 1 else ""})
+    return fill("losers.html", tasks=found) if found else ""
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:

@@ -425,6 +425,7 @@
   /** Where a dot of a chart leads: to its first client whose run the page has. */
   function toClients(element, spec, view) {
     if (!spec.layer?.some((layer) => crosshair.held(spec, layer)[0]?.who)) return;
+    element.classList.add("of-clients");
     const task = element.id.match(/-(\d+)$/), of = (run) => data.clients.runs[run.clients];
     const place = (method, seed) => runs.findIndex((run) => {
       const its = of(run);
@@ -439,6 +440,12 @@
       if (there.length) visit(there, there[0]);
     });
   }
+  for (const link of document.querySelectorAll("a.to-client")) link.addEventListener("click", (event) => {
+    const named = event.ctrlKey || event.metaKey || event.shiftKey ? null : address.read(runs, link.getAttribute("href"));
+    if (!named) return;
+    event.preventDefault();
+    visit([{ at: named.at, id: named.picked, name: `client ${named.picked}` }]);
+  });
   function visit(there, chosen = there[0]) {
     const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
     history.replaceState({ top: scrollY }, "");  // to which the way back leads
