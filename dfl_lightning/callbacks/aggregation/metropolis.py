@@ -49,12 +49,17 @@ class Metropolis(Aggregation):
         self.steps, self.laziness = steps, laziness
 
     def start(self, federation: Federation) -> None:
-        """Remark on weights that change the mean; refuse several steps if policies change or replace what is sent."""
+        """Remark on weights that change the mean; refuse several steps if models differ from those that are sent."""
         others = [policy for policy in federation.policies if isinstance(policy, (Substitution, Outgoing))]
         if self.steps > 1 and others:
             raise UserError(
                 f"aggregation.steps={self.steps} sends models that have been mixed, which {type(others[0]).__name__} "
                 "neither changes nor replaces; use --aggregation.steps 1"
+            )
+        if self.steps > 1 and federation.is_asynchronous:
+            raise UserError(
+                f"aggregation.steps={self.steps} mixes again what others have mixed in the same round, and clients "
+                "that do not wait for each other have no common round; use --aggregation.steps 1"
             )
         substitution = federation.policy(Substitution)
         if substitution is not None:
