@@ -38,7 +38,7 @@ class Bank(ReferencedRows):
         centre: bool = False,
         to: str | None = None,
         own: str | None = None,
-        stored: tuple[str, Tensor] | None = None,
+        stored: tuple[Sequence[str], Tensor] | None = None,
     ) -> Comparison:
         """Compute the cosine and the distance between the two clients' rows of each link.
 
@@ -52,7 +52,8 @@ class Bank(ReferencedRows):
             to: if `sent`, the rows of senders come from the set `sent`, except where a client compares itself with
                 itself.
             own: the row set of the receivers' own rows; default: `rows`.
-            stored: another row set, and a mask of the links, bool [E], whose senders' rows come from it.
+            stored: further row sets, and for each link the one that its sender's row comes from, counted from 1, long
+                [E]; 0: none of them.
         """
         mine = self.ranks.own[self.ranks.own < self.num_clients]
         sets: list[str | Tensor] = [rows]
@@ -63,9 +64,9 @@ class Bank(ReferencedRows):
             which += changed[links.senders] & (links.receivers != links.senders)
             told = torch.cat([~changed, told])
         if stored is not None:
-            name, links_of_it = stored
-            which = torch.where(links_of_it, len(sets), which)
-            sets, told = [*sets, name], torch.cat([told, torch.ones(self.num_clients, dtype=torch.bool)])
+            names, place = stored
+            which = torch.where(place > 0, len(sets) - 1 + place, which)
+            sets, told = [*sets, *names], torch.cat([told, torch.ones(len(names) * self.num_clients).bool()])
         if own is not None:
             sets, which, told = [own, *sets], which + 1, torch.cat([torch.zeros(self.num_clients).bool(), told])
         sources = [(self.stored(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]

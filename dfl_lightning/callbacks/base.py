@@ -190,6 +190,20 @@ class Outgoing(Policy):
         if size is not None and (round.federation.num_servers or not self.sends_updates):
             round.ledger.resize(self.senders(round), size + BYTES * len(round.federation.layout.shared_buffers))
 
+    def message_bytes(self, federation: Federation) -> Tensor | None:
+        """Return the bytes of each client's message between clients, long [m], -1: the policy leaves the size as it is.
+
+        None if it sets no size.
+
+        Args:
+            federation: the run's data, topology, network and policies.
+        """
+        size = self._size(federation)
+        if size is None or self.sends_updates:
+            return None
+        whole = size + BYTES * len(federation.layout.shared_buffers)
+        return torch.where(self._senders(federation), whole, -1)
+
     def _size(self, federation: Federation) -> int | None:
         size = self.bytes_of(len(federation.layout.shared_parameters))
         if size is None or (isinstance(size, Integral) and size >= 0):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.engines.local_work import Phase
-from dfl_lightning.functional import transfer_seconds
+from dfl_lightning.functional import link_seconds, transfer_seconds
 from dfl_lightning.links import Links
 from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
@@ -164,6 +164,17 @@ class Devices:
         """
         one = torch.ones(len(links), dtype=torch.long)
         return self._transfer_seconds(links, one, BYTES * numbers * one)
+
+    def link_seconds(self, receivers: Tensor, senders: Tensor, size: Tensor) -> Tensor:
+        """Compute the seconds in which one message arrives over each link, float64 [e].
+
+        Args:
+            receivers: long [e].
+            senders: long [e].
+            size: bytes of each message, long [e].
+        """
+        limits = (self.numbers[name] for name in ("up", "down", "latency"))
+        return link_seconds(receivers, senders, torch.ones_like(size), size, *limits)
 
     def _transfer_seconds(self, links: Links, messages: Tensor, size: Tensor) -> Tensor:
         limits = (self.numbers[name] for name in ("up", "down", "latency"))

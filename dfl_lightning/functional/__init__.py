@@ -67,7 +67,7 @@ from dfl_lightning.functional.robust.robust_weights import (
 )
 from dfl_lightning.functional.selection import above_threshold
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
-from dfl_lightning.functional.simulated_time import transfer_seconds
+from dfl_lightning.functional.simulated_time import link_seconds, transfer_seconds
 from dfl_lightning.functional.systems.afind import (
     adaptive_threshold,
     boltzmann_weights,
@@ -104,7 +104,7 @@ from dfl_lightning.functional.systems.panm_theory import (
     panm_models_in_round,
     panm_models_received,
 )
-from dfl_lightning.functional.waves import next_wave, round_span, staleness_factors, to_nanoseconds
+from dfl_lightning.functional.waves import next_wave, round_span, staleness_factors, to_nanoseconds, versions_kept
 
 __all__ = [
     "BufferedEvents",
@@ -160,6 +160,7 @@ __all__ = [
     "krum_needs",
     "krum_weights",
     "largest_entries",
+    "link_seconds",
     "literal_initialisation_probabilities",
     "literal_threshold",
     "loss_similarity",
@@ -209,6 +210,7 @@ __all__ = [
     "undefined_counts",
     "uniform_weights",
     "updated_probabilities",
+    "versions_kept",
     "without_accuracy",
     "without_mean",
     "worst_decile_mean",

@@ -41,9 +41,33 @@ def transfer_seconds(
         tensor([5.5000, 0.0000], dtype=torch.float64)
     """
     m = len(up)
+    i, j, of_receiver = receivers.clamp(max=m - 1), senders.clamp(max=m - 1), receivers < m
+    seconds = link_seconds(receivers, senders, messages, size, up, down, latency)
+    return torch.zeros(m, dtype=torch.float64).index_add_(0, i.where(of_receiver, j), seconds)
+
+
+def link_seconds(
+    receivers: Tensor,
+    senders: Tensor,
+    messages: Tensor,
+    size: Tensor,
+    up: Tensor,
+    down: Tensor,
+    latency: Tensor,
+) -> Tensor:
+    """Compute the seconds in which the messages of each link arrive, float64 [e].
+
+    The arguments and the time of a link are those of `transfer_seconds`.
+
+    Examples:
+        >>> up, down = torch.tensor([10.0, 20.0]).double(), torch.tensor([40.0, 5.0]).double()
+        >>> one, latency = torch.tensor([1, 1]), torch.tensor([0.5, 0.25]).double()
+        >>> link_seconds(torch.tensor([0, 1]), torch.tensor([1, 0]), one, 100 * one, up, down, latency)
+        tensor([ 5.5000, 20.5000], dtype=torch.float64)
+    """
+    m = len(up)
     of_sender, of_receiver = senders < m, receivers < m
     j, i = senders.clamp(max=m - 1), receivers.clamp(max=m - 1)
     rate = torch.minimum(up[j].where(of_sender, torch.inf), down[i].where(of_receiver, torch.inf))
     late = torch.maximum(latency[j].where(of_sender, 0.0), latency[i].where(of_receiver, 0.0))
-    seconds = size / rate + messages * late
-    return torch.zeros(m, dtype=torch.float64).index_add_(0, i.where(of_receiver, j), seconds)
+    return size / rate + messages * late

@@ -52,6 +52,23 @@ def next_wave(finish: Tensor, cost: Tensor, end: int) -> Tensor:
     return (finish < horizon) & (finish <= end)
 
 
+def versions_kept(travel: Tensor, cost: Tensor) -> Tensor:
+    """Return how many models of each client must be kept if clients push, long [m]: 1 + ceil(travel / cost).
+
+    These are the ones that have not reached all receivers, and the last one that has.
+
+    Args:
+        travel: longest time in which a client's message reaches a receiver, in nanoseconds, long [m].
+        cost: duration of each client's training, after which it sends the next model, in nanoseconds, long [m], 1 or
+            more.
+
+    Examples:
+        >>> versions_kept(torch.tensor([0, 5, 10, 11]), torch.tensor([10, 10, 10, 10]))
+        tensor([1, 2, 2, 3])
+    """
+    return 1 - torch.div(-travel, cost, rounding_mode="floor")
+
+
 def staleness_factors(ages: Tensor, power: float) -> Tensor:
     """Return (1 + age)^-power, the polynomial factor of FedAsync (arXiv 1903.03934), in the same shape.
 

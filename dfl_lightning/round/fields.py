@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -40,12 +41,15 @@ class PublishedModels:
     """The models that clients have published before the present wave, on an asynchronous clock.
 
     Args:
-        rows: name of the row set that holds them.
-        instants: simulated time at which each was published, in nanoseconds, long [m]; -1: the client has none.
+        rows: names of the row sets that hold them: the last model of each client, the one before, and so on.
+        instants: simulated time at which each was published, in nanoseconds, long [len(rows), m]; -1: there is none.
+        travel: a function of receivers and senders, long [e] each, that returns the time in which a sender's model
+            reaches a receiver, in nanoseconds, long [e]; None: receivers fetch models, and wait for them.
     """
 
-    rows: str
+    rows: tuple[str, ...]
     instants: Tensor
+    travel: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Ledger:
         mixed_again: number of models that were received once more because they were mixed in another mixing step.
         held: long [n], the largest number of other nodes' models that each node held at once; sums are not counted.
         counts: True if what is fetched is counted; False while a monitor looks at the round.
+        pushes: True if clients have pushed their models to the receivers, which fetch none; see `push`.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -56,7 +57,7 @@ class Ledger:
         self.sizes: Tensor | None = None
         self.mixed_again = 0
         self.held = torch.zeros(nodes, dtype=torch.long)
-        self.counts = True
+        self.counts, self.pushes = True, False
         nothing = torch.zeros(0, dtype=torch.bool)
         # One entry for each link of `models`. True if the receiver has mixed the model, holds it now, or holds a sum
         # that includes it and can be mixed without fetching the model again.
@@ -73,6 +74,11 @@ class Ledger:
     def mixed(self) -> Links:
         """The links of `models` whose receiver mixed the model."""
         return self.models.keep(self._mixed)
+
+    @property
+    def probed(self) -> Links:
+        """The links of `models` whose receiver fetched the model, and did not mix it."""
+        return Links.empty(self.nodes) if self.pushes else self.models.difference(self.mixed)
 
     @property
     def kept(self) -> Links:
@@ -119,6 +125,16 @@ class Ledger:
         finally:
             self.counts = before
 
+    def push(self, links: Links) -> None:
+        """Let senders send their models over these links; receivers that use what has arrived fetch nothing.
+
+        Args:
+            links: links between different nodes.
+        """
+        if self.counts:
+            self._listed(links)
+            self.pushes = True
+
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
         """Let receivers fetch the senders' models; a node's own model and models that it still holds cost nothing.
 
@@ -137,7 +153,7 @@ class Ledger:
             links: links between different nodes.
             mixed: True if the receivers mix these models.
         """
-        if not len(links) or not self.counts:
+        if not len(links) or not self.counts or self.pushes:
             return
         former = links.within(self.models)
         at = self._listed(links)
@@ -250,7 +266,7 @@ class Ledger:
             numbers: number of shared parameters of a whole model.
         """
         models = len(self.models) + self.repeated
-        probes = models - len(self.mixed) - self.mixed_again if clients == self.nodes else 0
+        probes = models - len(self.mixed) - self.mixed_again if clients == self.nodes and not self.pushes else 0
         costs = {
             "models_received": models / clients,
             "probes_received": probes / clients,

@@ -31,11 +31,16 @@ class RoundMessages(RoundFields):
 
         With servers, only the uploads of clients to servers are charged: a server compares clients by their uploads.
 
+        If clients push their models, these are charged when they are sent, and comparing them costs nothing more.
+
         Args:
             rows: the rows that are compared; see `compare`.
             links: links between clients.
             columns: the columns that are compared; default: the shared parameters.
             relative_to: what is subtracted from the rows; see `compare`.
+
+        Raises:
+            UserError: clients push their models, and the receivers need something else.
         """
         if self.num_servers:
             self.ledger.fetch_over(links.between(receivers=~self.clients_only))
@@ -43,6 +48,10 @@ class RoundMessages(RoundFields):
         whole = self.bank.layout.shared_parameters
         columns = whole if columns is None else columns
         known_origin = relative_to is None or (relative_to == "initial" and self.federation.common_start)
+        if self.ledger.pushes:  # a receiver has whole models, and parts of them
+            if not (isinstance(rows, str) and known_origin) and self._has_others(links):
+                self._refuse_asking("what it compares")
+            return
         if isinstance(rows, str) and rows in ("trained", "sent", "models") and known_origin and columns == whole:
             self.ledger.fetch(links.receivers, links.senders)
             return
@@ -61,8 +70,23 @@ class RoundMessages(RoundFields):
                 message to itself costs nothing.
             links: links over which it is sent.
             size: bytes, one number for all links or long [len(links)].
+
+        Raises:
+            UserError: clients push their models, and send nothing else.
         """
+        if self.ledger.pushes and self._has_others(links):
+            self._refuse_asking(f"the message '{name}'")
         self.ledger.fetch_message(name, links, size)
+
+    @staticmethod
+    def _has_others(links: Links) -> bool:
+        return bool((links.receivers != links.senders).any())
+
+    def _refuse_asking(self, what: str) -> None:
+        raise UserError(
+            f"{nth_round(self.index)}: a policy asks other clients for {what}, and clients that push send their models "
+            "and nothing else; run with --clock.waits true"
+        )
 
     def charge(self, references: References) -> None:
         """Charge the owners of references: each row of another node that they read costs a model.
@@ -94,17 +118,16 @@ class RoundMessages(RoundFields):
         """Return the links whose senders' models can be received: those of active senders.
 
         On an asynchronous clock, they are those of senders that have published a model by the time that the receiver
-        finishes.
+        finishes; if clients push their models, one of them has arrived there by then.
 
         Args:
             links: links between nodes.
         """
         if self.published is None:
             return links.between(senders=self.active)
-        published = self.published.instants >= 0
-        if bool(published.all()):  # without a list of all pairs
-            return links
-        known = published[links.senders] | self.is_fresh(links)
+        if self.published.travel is None and bool((self.published.instants[0] >= 0).all()):
+            return links  # without a list of all pairs
+        known = self.versions(links) >= 0
         return links if bool(known.all()) else links.keep(known)
 
     def is_fresh(self, links: Links) -> Tensor:
@@ -116,14 +139,44 @@ class RoundMessages(RoundFields):
         Args:
             links: links between nodes.
         """
-        return ~self._is_stored(links.receivers, links.senders)
+        return self.versions(links) == 0
 
-    def _is_stored(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        """Return True where a receiver gets the model that the sender has published before this wave, bool [e]."""
+    def versions(self, links: Links) -> Tensor:
+        """Return which of the sender's models each link brings, long [E].
+
+        It is 0 for the model of this round's training, k for the k-th of `published.rows`, and -1 if there is none. The
+        newest model counts that has reached the receiver when it finishes.
+
+        Args:
+            links: links between nodes.
+        """
+        return self._versions(links.receivers, links.senders)
+
+    def _versions(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        versions = torch.zeros(len(receivers), dtype=torch.long)
         if self.published is None:
-            return torch.zeros(len(receivers), dtype=torch.bool)
-        fresh = self.active[senders] & (self.instants[senders] <= self.instants[receivers])
-        return ~fresh & (receivers != senders)
+            return versions
+        by = self.instants[receivers]
+        if self.published.travel is not None:
+            by = by - self.published.travel(receivers, senders)  # what is published later has not arrived yet
+        versions -= 1
+        for place in reversed(range(len(self.published.rows))):
+            when = self.published.instants[place, senders]
+            versions[(when >= 0) & (when <= by)] = place + 1
+        versions[self.active[senders] & (self.instants[senders] <= by)] = 0
+        versions[receivers == senders] = 0
+        return versions
+
+    def _received_versions(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        """Return the same as `versions` for pairs of nodes, long [e]; raise if one of them brings no model."""
+        versions = self._versions(receivers, senders)
+        missing = torch.nonzero(versions < 0).squeeze(1)
+        if len(missing):
+            raise UserError(
+                f"{nth_round(self.index)}: a policy reads a model of client {int(senders[missing[0]])} for client "
+                f"{int(receivers[missing[0]])}, which none has reached; stay within round.receivable(links)"
+            )
+        return versions
 
     def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
         """Replace other clients' rows of `trained` by those that the receivers get, in summands of `mix`.
@@ -147,7 +200,8 @@ class RoundMessages(RoundFields):
             receivers: long [w], the nodes that get the sums; -1: no node, without a row of its own.
         """
         to = receivers[weights.jobs]
-        stored, parts = self._is_stored(to, weights.rows), [(weights, "trained")]
+        versions, parts = self._received_versions(to, weights.rows), [(weights, "trained")]
+        stored = versions > 0
         any_stored = bool(stored.any())
         if self.bank.changes_messages:
             is_own = weights.rows == to
@@ -155,7 +209,10 @@ class RoundMessages(RoundFields):
         elif any_stored:
             parts = [(weights.keep(~stored), "trained")]
         if any_stored and self.published is not None:
-            parts.append((weights.keep(stored), self.published.rows))
+            for version, name in enumerate(self.published.rows, start=1):
+                of_it = versions == version
+                if bool(of_it.any()):
+                    parts.append((weights.keep(of_it), name))
         return parts
 
     def _as_received(self, references: References) -> list[tuple[Tensor, References]]:
@@ -167,7 +224,7 @@ class RoundMessages(RoundFields):
         everything = torch.arange(len(references))
         if not self.bank.changes_messages and self.published is None:
             return [(everything, references)]
-        names = ["sent", "trained", "" if self.published is None else self.published.rows]
+        names = ["sent", "trained", *(() if self.published is None else self.published.rows)]
         terms: list[Term] = []
         sets: list[Tensor] = []  # for each term with single rows of `trained`: the set of each row, an index of `names`
         for term in references.terms:
@@ -177,15 +234,17 @@ class RoundMessages(RoundFields):
             terms.append(term)
             if term.rows == "trained" and isinstance(term.which, Tensor):
                 of_sent = self.bank.changes_messages & (term.which != references.owners)
-                sets.append(torch.where(self._is_stored(references.owners, term.which), 2, (~of_sent).long()))
-        # The digits of a reference's pattern, in base 3, are the sets of these terms.
-        pattern = sum((of * 3**digit for digit, of in enumerate(sets)), torch.zeros_like(everything))
+                versions = self._received_versions(references.owners, term.which)
+                sets.append(torch.where(versions > 0, 1 + versions, (~of_sent).long()))
+        # The digits of a reference's pattern, in base `len(names)`, are the sets of these terms.
+        base = len(names)
+        pattern = sum((of * base**digit for digit, of in enumerate(sets)), torch.zeros_like(everything))
         batches = []
         for kind in pattern.unique().tolist():
             index = torch.nonzero(pattern == kind).squeeze(1)
             digits = iter(range(len(sets)))
             read = [
-                replace(term, rows=names[kind // 3 ** next(digits) % 3])
+                replace(term, rows=names[kind // base ** next(digits) % base])
                 if term.rows == "trained" and isinstance(term.which, Tensor)
                 else term
                 for term in terms

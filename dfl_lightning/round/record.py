@@ -133,16 +133,13 @@ class Round(RoundMessages):
         to = "sent" if isinstance(rows, str) and rows == "trained" else None
         if to is not None and self.num_servers:
             rows, to = "sent", None
-        stored = ~self.is_fresh(up)
-        of_set = (self.published.rows, stored) if self.published is not None and bool(stored.any()) else None
-        comparison = self.bank.compare(rows, up, columns, relative_to, centre, to, own, of_set)
+        versions = self.versions(up)
+        oldest = int(versions.max()) if len(versions) else 0
+        stored = None if self.published is None or not oldest else (self.published.rows[:oldest], versions)
+        comparison = self.bank.compare(rows, up, columns, relative_to, centre, to, own, stored)
         if len(up) == len(links):
             return comparison
         return Comparison(up.spread(comparison.cosines, links), up.spread(comparison.distances, links))
-
-    @staticmethod
-    def _has_others(links: Links) -> bool:
-        return bool((links.receivers != links.senders).any())
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
         """Compute gradients of the mean training loss at the references, [n, width]; charged as in `evaluate`.
@@ -229,14 +226,16 @@ class Round(RoundMessages):
         all_receivers, rows = self.voters.receivers[counted], self.voters.senders[counted]
         of_nodes = self._of_block(rows, 0)
         receivers, senders = all_receivers[of_nodes], rows[of_nodes]
-        foreign, stored = senders != receivers, self._is_stored(receivers, senders)
-        fresh = foreign & ~stored
+        foreign, versions = senders != receivers, self._received_versions(receivers, senders)
+        fresh = foreign & (versions == 0)
         entries: list[tuple[str, Tensor, Tensor, str | None]] = [
             ("trained", receivers[~foreign], senders[~foreign], None),
             ("sent", receivers[fresh], senders[fresh], None),
         ]
         if self.published is not None:
-            entries.append((self.published.rows, receivers[stored], senders[stored], None))
+            for version, name in enumerate(self.published.rows, start=1):
+                stored = versions == version
+                entries.append((name, receivers[stored], senders[stored], None))
         charged = [(receivers, senders)]
         for block, substitutes in enumerate(self.substitute_rows, start=1):
             inside = self._of_block(rows, block)

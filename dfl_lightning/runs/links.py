@@ -24,7 +24,7 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     n, ledger = round.num_nodes, round.ledger
     voters, weights = (_of_owners if round.federation.is_asynchronous else _as_they_are)(round)
     rows = voters.rows
-    probed = ledger.models.difference(ledger.mixed).difference(_downloads(round))
+    probed = ledger.probed.difference(_downloads(round))
     mixed = voters.keep(weights != 0)
     selected, probed = (Links(part.receivers, part.senders, n, rows) for part in (round.selected, probed))
     listed = mixed.union(selected).union(probed)

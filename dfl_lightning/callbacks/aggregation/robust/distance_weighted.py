@@ -63,16 +63,17 @@ def compared(round: Round, voters: Links) -> Neighbourhoods:
     itself = voters.any(voters.receivers == voters.senders)[voters.receivers]  # a server does not vote for its own row
     own[itself] = round.compare("trained", voters.keep(itself)).distances
     round.charge_comparison("sent", voters)
-    fresh = round.is_fresh(voters)
+    versions = round.versions(voters)
     received, m = voters.keep(voters.receivers != voters.senders), round.num_clients
-    if round.published is None or bool(fresh.all()):
+    oldest = int(versions.max()) if len(versions) else 0
+    if round.published is None or not oldest:
         pairs = pairs_received(voters)
         return Neighbourhoods(voters, own, pairs, round.bank.distances_in_groups(["sent"], pairs, received))
-    # a client may have sent one model in this wave and published another one before: row m + j is the latter of j
-    names = torch.where(fresh, voters.senders, voters.senders + m)
-    stacked = Links.of(voters.receivers, names, m, 2 * m)
+    # Receivers may have different models of client j: the one of this wave is row j, the k-th published before k m + j.
+    names = voters.senders + m * versions
+    stacked = Links.of(voters.receivers, names, m, (1 + oldest) * m)
     pairs, received = pairs_received(stacked), stacked.keep(stacked.receivers != stacked.senders)
-    apart = round.bank.distances_in_groups(["sent", round.published.rows], pairs, received)
+    apart = round.bank.distances_in_groups(["sent", *round.published.rows[:oldest]], pairs, received)
     return Neighbourhoods(voters, own, pairs, apart, names)
 
 
