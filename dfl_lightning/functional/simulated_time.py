@@ -57,7 +57,16 @@ def link_seconds(
 ) -> Tensor:
     """Compute the seconds in which the messages of each link arrive, float64 [e].
 
-    The arguments and the time of a link are those of `transfer_seconds`.
+    The time of a link is that in `transfer_seconds`.
+
+    Args:
+        receivers: receiver of each link that was used, long [e].
+        senders: sender of each link, long [e].
+        messages: number of messages over each link, [e]; each waits for the latency.
+        size: bytes over each link, [e].
+        up: bytes per second that each client can send, float64 [m].
+        down: bytes per second that each client can receive, float64 [m].
+        latency: seconds that a message waits at each client, float64 [m].
 
     Examples:
         >>> up, down = torch.tensor([10.0, 20.0]).double(), torch.tensor([40.0, 5.0]).double()

@@ -74,6 +74,9 @@ OTHERS = {
     "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "asynchronous gossip": ["--config", "async_gossip", "--dropout", "Bernoulli"],
+    "asynchronous gossip, pushed": [
+        *("--config", "async_gossip", "--dropout", "Bernoulli", "--clock.waits", "false", "--clock.latency", "0.003")
+    ],
     "AFIND+ on published models": ["--config", "async_afind", "--dropout", "Bernoulli"],
     "AD-PSGD": ["--config", "adpsgd", "--dropout", "Bernoulli"],
     "FedBuff": ["--config", "fedbuff", "--dropout", "Bernoulli"],

@@ -35,11 +35,15 @@ def _stopped(folder, words):
     return code, said.getvalue()
 
 
+CONFIGS = ["adpsgd", "async_gossip", "fedbuff", "async_gossip --clock.waits false --clock.latency 0.02"]
+
+
 @pytest.mark.parametrize(
-    "config", ["adpsgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("async_gossip", "fedbuff"))]
+    "config", [name if name == "adpsgd" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS]
 )
 def test_run_stopped_inside_a_wave_resumes_with_other_processes(runs, on_ranks, tmp_path, config):
-    words = ["--config", config, *WORDS]
+    name, *more = config.split()
+    words = ["--config", name, *WORDS, *more]
     (tmp_path / "whole").mkdir()
     runs.fit(1, tmp_path / "whole", words)
     whole = runs.contents(tmp_path / "whole")
