@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import stale
 import torch
+from pushed import simulate_pushes
 from scalar_clients import fit
 from threads import threads
 from torch import nn
@@ -56,7 +57,7 @@ def world(number):
     return m, graph, inputs, targets, cost, latency
 
 
-def run(number, folder, policies, rule, rounds=6, every=1.3):
+def run(number, folder, policies, rule, rounds=6, every=1.3, waits=True):
     """Run a world; `rule` makes the policies' rule for the simulation from the clients."""
     m, graph, inputs, targets, cost, latency = world(number)
     pairs = TensorDataset(torch.tensor(inputs).flatten(0, 1), torch.tensor(targets).flatten())
@@ -69,7 +70,7 @@ def run(number, folder, policies, rule, rounds=6, every=1.3):
         for split, parts_of_split in (("train", of.train), ("val", of.val))
     }
     speeds = [len(y) * 1e9 / int(c) for (_, y), c in zip(held["train"], cost, strict=True)]
-    clock = cb.Asynchronous(speed=speeds, latency=latency, every=every)
+    clock = cb.Asynchronous(speed=speeds, latency=latency, every=every, waits=waits)
     _, module = fit(
         clock,
         folder,
@@ -82,15 +83,12 @@ def run(number, folder, policies, rule, rounds=6, every=1.3):
     )
     clients = stale.Regressions(held["train"], held["val"], rate=0.1)
     senders = [sorted(graph[i]) for i in range(m)]
-    models, trainings = stale.simulate(
-        clients,
-        np.zeros((m, WIDTH)),
-        cost,
-        senders,
-        rule(clients),
-        round(rounds * every * 1e9),
-        int(latency * 1e9),
-    )
+    first, until, transfer = np.zeros((m, WIDTH)), round(rounds * every * 1e9), int(latency * 1e9)
+    if waits:
+        models, trainings = stale.simulate(clients, first, cost, senders, rule(clients), until, transfer)
+    else:
+        travel = np.full((m, m), transfer)
+        models, trainings, *_ = simulate_pushes(first, cost, senders, clients.trained, rule(clients), until, travel)
     assert clock.trainings.tolist() == trainings.tolist()
     found = module.bank.boundary.rows["models"].numpy()
     np.testing.assert_allclose(found, models, rtol=1e-9, atol=1e-11)
@@ -132,6 +130,27 @@ def test_fedfomo_equals_single_events(number, tmp_path):
     candidates = Drawn()
     policies = [cb.FedFomo(k=2, epsilon=0.0), cb.FirstOrder(), candidates]
     run(number, tmp_path, policies, lambda clients: stale.FedFomo(clients, candidates.drawn, 2))
+
+
+PUSHED = {
+    "AFIND+": (
+        lambda: [cb.AFIND(nu=0.3, proxy_layer="line"), cb.AdaptiveThreshold(tau=0.9), cb.Boltzmann(temperature=2.0)],
+        lambda clients: stale.afind(clients, 0.3, 0.9, 2.0),
+    ),
+    "pFedGraph": (
+        lambda: [cb.Gossip(k="all"), cb.SimilarityWeighted(alpha=0.8)],
+        lambda clients: stale.similarity_weighted(clients, 0.8, np.zeros((9, WIDTH))),
+    ),
+    "Krum": (lambda: [cb.Gossip(k="all"), cb.MultiKrum(kept=2, adversaries=0)], lambda clients: stale.krum(2)),
+}
+
+
+@pytest.mark.parametrize("number", some(2, 20))
+@pytest.mark.parametrize("name", PUSHED)
+def test_policies_on_pushed_models_equal_single_events(name, number, tmp_path):
+    """Messages take up to 2 s and trainings 1 s and more, so that receivers compare up to three models of a client."""
+    policies, rule = PUSHED[name]
+    run(number, tmp_path, policies(), rule, waits=False)
 
 
 # --- the synchronous run ----------------------------------------------------------------------------------------------
