@@ -23,6 +23,11 @@ const reaching = (() => {
     }
     return found;
   }
+  /** The costs of single runs; of many the least and the largest. */
+  function apart(kind, values) {
+    const order = [...values].sort((a, b) => a - b).map((value) => value.toFixed(kind === "round" ? 0 : digits(kind, [value])));
+    return order.length > 3 ? `${order[0]} to ${order.at(-1)}` : `${order.slice(0, -1).join(", ")}${order.length > 1 ? " and " : ""}${order.at(-1)}`;
+  }
   function cell(row, tag, text, more = "") {
     const made = row.appendChild(document.createElement(tag));
     made.textContent = text;
@@ -43,7 +48,9 @@ const reaching = (() => {
       cell(row, "th", method.name).scope = "row";
       for (const kind of kinds) {
         const values = found[kind], places = values.length && digits(kind, values);
-        cell(row, "td", values.length ? mean(values).toFixed(places) : "–", around(values, places));
+        if (values.length && values.length < method.runs.length) {  // a mean of those that do would look cheaper than the method is
+          cell(row, "td", apart(kind, values), `${values.length} of ${method.runs.length} seeds`);
+        } else cell(row, "td", values.length ? mean(values).toFixed(places) : "–", around(values, places));
       }
       cell(row, "td", `${found.round.length} of ${method.runs.length}`);
     }
