@@ -28,6 +28,7 @@ def runs(tmp_path_factory, make_run):
 def test_numbers_are_means_over_seeds_of_percentiles(runs):
     text = page(find_methods([read_run(run) for run in runs.values()]))
     part = text[text.index("Spread over clients, %") :]
+    assert "Means over seeds of the numbers of each run." in part[:400]
     rows = [re.findall(r"<td>([^<]*)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", part, re.DOTALL)[1:3]]
     for name, cells in zip(("Ours", "Theirs"), rows, strict=True):
         last = [100 * np.load(runs[name, seed] / "clients.npz")["test_acc"][-1] for seed in (0, 1)]

@@ -27,7 +27,8 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
 
     Returns:
         `rows`, with the `method` and a text for each number in `cells`: percentiles 0, 10, 50 and 100, and the standard
-        deviation over clients; `percent`, True if they are in per cent; and `is_open`, False if there are many methods.
+        deviation over clients; `percent`, True if they are in per cent; `is_open`, False if there are many methods;
+        and `several`, True if a method has several seeds.
     """
     rows = []
     for method in methods:
@@ -39,7 +40,13 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
         rows.append({"method": method.name, "cells": digits})
     if not rows:
         return None
-    return {"rows": rows, "percent": methods[0].score.percent, "is_open": len(methods) <= MOST_SHOWN}
+    several = any(len(method.runs) > 1 for method in methods)
+    return {
+        "rows": rows,
+        "percent": methods[0].score.percent,
+        "is_open": len(methods) <= MOST_SHOWN,
+        "several": several,
+    }
 
 
 def _numbers(scores: np.ndarray) -> list[float]:
