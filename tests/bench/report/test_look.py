@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
-from dfl_lightning.bench import report
 from dfl_lightning.bench.report.charts.colours import colour_places
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.assemble import page
@@ -64,7 +63,7 @@ def runs(tmp_path_factory, make_run, make_links):
     return found
 
 
-def test_matrices_share_one_scale(runs):
+def test_matrices_of_one_kind_share_one_scale(runs):
     methods = find_methods([read_run(run) for run in runs])
     drawn = figures(methods)
 
@@ -72,11 +71,32 @@ def test_matrices_share_one_scale(runs):
         return [figure.spec["encoding"]["color"]["scale"]["domain"] for figure in drawn if figure.section == section]
 
     assert domains("over") == [[0, 1]] * 2
-    alike = domains("alike")
-    values = [read_run(run).comparisons["similarity"][0] for run in (runs[0], runs[3])]
-    pairs = np.concatenate([array[~np.eye(6, dtype=bool)] for array in values])
-    assert alike == [[pytest.approx(pairs.min()), pytest.approx(pairs.max())]] * 2
-    assert report.similarities(read_run(runs[0])).to_dict()["encoding"]["color"]["scale"]["domain"] != alike[0]
+    pairs = [read_run(runs[at]).comparisons["similarity"][0][~np.eye(6, dtype=bool)] for at in (0, 3)]
+    ends = [[pytest.approx(values.min()), pytest.approx(values.max())] for values in pairs]
+    assert domains("alike") in (ends, ends[::-1])  # two policies, whose scores may be losses and cosines
+    assert all("seed 0, round 3, " in figure.note.lower() for figure in drawn if figure.section == "alike")
+
+
+def test_matrices_of_similarities_are_of_one_round(tmp_path, make_run):
+    """The least and the largest of two runs of one policy; one has not recorded the last round."""
+    made, rng = [], np.random.default_rng(0)
+    found = {name: rng.uniform(-1, 1, (3, 4, 4)) for name in ("a", "b")}
+    for name, values in found.items():
+        config = {"selection": {"class_path": "Ours", "init_args": {"temperature": name}}}
+        run = make_run(tmp_path / name, np.full((3, 4), 0.5), config=config, dropouts=[(1, 2)])
+        rounds = [0, 1, 2][: 3 if name == "a" else 2]
+        np.savez(run / "comparisons.npz", rounds=rounds, similarity=values[: len(rounds)])
+        made.append(run)
+    drawn = figures(find_methods([read_run(run) for run in made]))
+    alike = [figure for figure in drawn if figure.section == "alike"]
+    pairs = np.concatenate([values[1][~np.eye(4, dtype=bool)] for values in found.values()])
+    for figure in alike:
+        domain = figure.spec["encoding"]["color"]["scale"]["domain"]
+        assert domain == [pytest.approx(pairs.min()), pytest.approx(pairs.max())]
+        assert "round 2" in figure.note
+    assert len(alike) == 2
+    (dropouts,) = [figure for figure in drawn if figure.section == "dropouts"]  # which both runs have
+    assert all(name in dropouts.title for name in ("temperature = a", "temperature = b"))
 
 
 def test_page_of_one_run_has_settings_and_no_dashes(runs):

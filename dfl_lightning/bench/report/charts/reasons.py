@@ -144,6 +144,14 @@ def similarities(run: Run, round: int | None = None, domain: Sequence[float] | N
     return finished(cells.properties(name=TILES), width=380, height=380)
 
 
+def similarity_rounds(run: Run) -> list[int]:
+    """List the recorded rounds in which any similarity is known, 0-based."""
+    array, rounds = run.comparisons.get("similarity"), run.comparisons.get("rounds")
+    if array is None or rounds is None:
+        return []
+    return [int(r) for i, r in enumerate(rounds) if not np.isnan(array[i]).all()]
+
+
 def similarity_bounds(runs: Sequence[Run], round: int | None = None) -> tuple[float, float] | None:
     """Return the least and the largest similarity of two different clients in the last recorded round of some runs.
 

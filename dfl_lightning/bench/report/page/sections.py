@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dfl_lightning.bench.report import charts
 from dfl_lightning.bench.report.attack import attacks
-from dfl_lightning.bench.report.charts.reasons import similarity_bounds, stood_in_for
+from dfl_lightning.bench.report.charts.reasons import similarity_bounds, similarity_rounds, stood_in_for
 from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.bench.report.costs import COSTS, SIMULATED, TRAININGS
 from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
@@ -61,8 +62,8 @@ GROUPS = {
     ),
     "alike": Group(
         "How alike clients are",
-        "Similarity in the last recorded round, of what the policy named below the method compares. All matrices have "
-        f"one scale; an empty place is a pair that was not compared. "
+        "Similarity in a recorded round, of what the policy named below the method compares. Matrices of one kind of "
+        f"score have one scale; an empty place is a pair that was not compared. "
         f"{_ORDER}",
         "how alike clients are",
     ),
@@ -174,11 +175,43 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
         _add_charts_of_task(collected, of_task, tail, where)
     collected.where = ""
     shown = detailed(methods)
-    alike = similarity_bounds([method.runs[0] for method in shown])
+    alike = _alike([method.runs[0] for method in shown])
     readable = with_links(methods, [run for _, run in with_graphs(methods)])
+    dropouts = _with_same_dropouts(shown)
     for number, method in enumerate(shown):
-        _add_charts_of_method(collected, method, number, alike, about_links(method, readable))
+        _add_charts_of_method(collected, method, number, alike.get(method.runs[0].path), about_links(method, readable))
+        if number in dropouts:
+            _add_dropouts(collected, method, number, dropouts[number])
     return collected.figures
+
+
+def _alike(runs: Sequence[Run]) -> dict[Path, tuple[int, tuple[float, float]]]:
+    """Choose for each run with similarities the round of its matrix, and the ends of its colours.
+
+    The round is the last one that all of these runs have recorded, or else the last of the run. Runs whose policies
+    compare in the same way have the same ends.
+    """
+    rounds = {run: known for run in runs if (known := similarity_rounds(run))}
+    common = set.intersection(*map(set, rounds.values())) if rounds else set()
+    shown = {run: max(common or known) for run, known in rounds.items()}
+    found = {}
+    for run, round in shown.items():
+        same = [other for other in shown if _compared(other) == _compared(run)]
+        ends = [ends for other in same if (ends := similarity_bounds([other], shown[other]))]
+        if ends:
+            found[run.path] = (round, (min(low for low, _ in ends), max(high for _, high in ends)))
+    return found
+
+
+def _with_same_dropouts(methods: Sequence[Method]) -> dict[int, list[Method]]:
+    """Group the methods whose first runs have the same dropouts and substitutes, by the first method's place."""
+    groups: dict[str, list[int]] = {}
+    for number, method in enumerate(methods):
+        run = method.runs[0]
+        dropped = {name: run.dropouts[name].tolist() for name in sorted(run.dropouts)}
+        words = (seed_of(run), run.num_clients, len(run.metrics["round"]), dropped, stood_in_for(run))
+        groups.setdefault(repr(words), []).append(number)
+    return {group[0]: [methods[number] for number in group] for group in groups.values()}
 
 
 def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
@@ -400,7 +433,7 @@ def _note_on(column: str, score: Score) -> str:
 
 
 def _add_charts_of_method(
-    collected: Collected, method: Method, number: int, alike: tuple[float, float] | None, links: str
+    collected: Collected, method: Method, number: int, alike: tuple[int, tuple[float, float]] | None, links: str
 ) -> None:
     """Draw the charts of one method: of its first seed.
 
@@ -408,34 +441,50 @@ def _add_charts_of_method(
         collected: figures to which the charts are appended.
         method: method of the page.
         number: index of the method, for the charts' names.
-        alike: ends of the colours of similarities, the same for all methods; None without similarities.
+        alike: round of the similarities, 0-based, and ends of their colours; None without similarities.
         links: words about the links of all seeds; may be empty.
     """
     run = method.runs[0]
-    stood_in = stood_in_for(run)
     seed = f"seed {seed_of(run)}"
     own = f"{seed}{f': {links}' if links else ''}"
     collected.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
     collected.add_of_group(
         "over", f"over-the-run-{number + 1}", method, own, "square", lambda: charts.who_from_whom(run)
     )
-    compared = _compared(run)
-    collected.add_of_group(
-        "alike",
-        f"similarities-{number + 1}",
-        method,
-        f"{seed}{compared}",
-        "square",
-        lambda: charts.similarities(run, None, alike),
-    )
+    if alike is not None:
+        round, ends = alike
+        collected.add_of_group(
+            "alike",
+            f"similarities-{number + 1}",
+            method,
+            f"{seed}, round {round + 1}{_compared(run)}",
+            "square",
+            lambda: charts.similarities(run, round, ends),
+        )
+
+
+def _add_dropouts(collected: Collected, method: Method, number: int, group: Sequence[Method]) -> None:
+    """Draw the dropouts of the first seed of a method.
+
+    Args:
+        collected: figures to which the chart is appended.
+        method: method of the page.
+        number: index of the method, for the chart's name.
+        group: all methods with the same dropouts and substitutes.
+    """
+    run, alone = method.runs[0], len(group) == 1
+    stood_in = stood_in_for(run)
+    blue = " Blue: active, and standing in for others." if stood_in else ""
+    who = method.full_name if alone else and_([m.full_name for m in group])
+    same = "" if alone else " The same for all of these methods."
     collected.add(
         "dropouts",
         f"dropouts-{number + 1}",
-        f"{method.full_name}: which clients dropped out{', and which stood in' if stood_in else ''}",
-        f"Grey: dropped out.{' Blue: active, and standing in for others.' if stood_in else ''} S{seed[1:]}.",
+        f"{who}: which clients dropped out{', and which stood in' if stood_in else ''}",
+        f"Grey: dropped out.{blue} Seed {seed_of(run)}.{same}",
         "wide",
         lambda: charts.dropouts(run),
-        method.name,
+        method.name if alone else "",
     )
 
 
