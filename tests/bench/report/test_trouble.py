@@ -27,6 +27,22 @@ def test_divergence_has_client_and_round_the_first_one_first(tmp_path, make_run)
     assert found == [(3, 2, 3), (0, 5, 5), (3, 6, 6)]
 
 
+def test_a_training_loss_that_explodes_is_named_with_round_and_value(tmp_path, make_run):
+    run = make_run(tmp_path / "run", np.full((5, CLIENTS), 0.5))
+    rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
+    at = rows[0].index("train_loss")
+    for row, loss in zip(rows[1:], (2.0, 1999.0, 2001.0, 1.4e21, 0.5), strict=True):
+        row[at] = str(loss)
+    (run / "metrics.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+    (found,) = of_lane(run, "training loss explodes")
+    assert (found.first, found.last, found.words) == (3, 4, "the training loss is 2e+03 in round 3, after 2 at first")
+    for row, loss in zip(rows[1:], (0.9e6, 1.1e6, 1.0, 1.0, 1.0), strict=True):
+        row[at] = str(loss)
+    (run / "metrics.csv").write_text("\n".join(map(",".join, rows)) + "\n")
+    (found,) = of_lane(run, "training loss explodes")
+    assert (found.first, found.last) == (2, 2)
+
+
 def test_dropouts_and_adversaries_have_shares_of_clients(tmp_path, make_run):
     run = make_run(
         tmp_path / "run", np.full((4, CLIENTS), 0.5), dropouts=[(1, 2), (1, 3), (3, 0)], adversaries=[0, 1, 0, 0]

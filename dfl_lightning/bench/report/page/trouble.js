@@ -1,7 +1,7 @@
 "use strict";
 // The time line of trouble of the run that the reader chooses: a lane for each kind of event, its marks over the rounds.
 const trouble = (() => {
-  const STYLES = { diverged: "bad", "dropped out": "gone", "at chance level": "other", "no progress": "plateau", "links to adversaries": "bad", "links that are new": "same" };
+  const STYLES = { diverged: "bad", "training loss explodes": "bad", "dropped out": "gone", "at chance level": "other", "no progress": "plateau", "links to adversaries": "bad", "links that are new": "same" };
   const LANE = 30, FRAME = 64, LEAST = 0.12; // pixels of a lane and of what is around them, and the least opacity of a mark
   let runs = [], at = 0;
 

@@ -20,7 +20,8 @@ from dfl_lightning.utils.words import as_percent, counted
 
 DIVERGED, DROPPED, CHANCE, PLATEAU = "diverged", "dropped out", "at chance level", "no progress"
 ADVERSARIES, CHANGES = "links to adversaries", "links that are new"
-LANES = (DIVERGED, DROPPED, CHANCE, PLATEAU, ADVERSARIES, CHANGES)
+EXPLODED = "training loss explodes"
+LANES = (DIVERGED, EXPLODED, DROPPED, CHANCE, PLATEAU, ADVERSARIES, CHANGES)
 """Kinds of events, from top to bottom."""
 
 _PLATEAU, _PROGRESS = 0.2, 0.02
@@ -28,6 +29,9 @@ _PLATEAU, _PROGRESS = 0.2, 0.02
 
 _LEAST_EVALUATIONS = 5
 """Least number of evaluations of a plateau."""
+
+_GROWTH, _HUGE = 1e3, 1e6
+"""A training loss explodes if it is this many times its first value, or this large."""
 
 _NAMED = 6
 """Largest number of clients that an event names."""
@@ -61,7 +65,7 @@ def events(run: Run, links: bool = True) -> list[Event]:
         run: finished or not.
         links: read the recorded links, too, which takes time.
     """
-    found = [*_diverged(run), *_dropouts(run), *_at_chance(run), *_plateaus(run), *_adversaries(run)]
+    found = [*_diverged(run), *_exploded(run), *_dropouts(run), *_at_chance(run), *_plateaus(run), *_adversaries(run)]
     return [*found, *(_changes(run) if links else [])]
 
 
@@ -139,6 +143,8 @@ def _summary(run: Run, lane: str, found: Sequence[Event]) -> str:
     if lane == DIVERGED:
         clients = len(np.unique(run.diverged["client"]))
         return f"{counted(clients, 'client')}, first client {of_lane[0].client} in round {of_lane[0].first}"
+    if lane == EXPLODED:
+        return of_lane[0].words.removeprefix("the training loss is ")
     if lane == DROPPED:
         rounds = len(of_lane)
         return f"in {counted(rounds, 'round')}, {as_percent(sum(e.share for e in of_lane) / rounds)} of the clients"
@@ -166,6 +172,18 @@ def _diverged(run: Run) -> list[Event]:
             words = f"the training of client {client} diverged, {_rounds(from_one(first), from_one(last))}"
             found.append(Event(DIVERGED, from_one(first), from_one(last), words, client))
     return sorted(found, key=lambda event: (event.first, event.client))
+
+
+def _exploded(run: Run) -> list[Event]:
+    """List the stretches of rounds in which the mean training loss is huge, or many times that of the first round."""
+    losses = {r: value for r, value in sorted(known_numbers(run, "train_loss").items()) if not math.isnan(value)}
+    first = next(iter(losses.values()), math.nan)
+    rounds = [r for r, value in losses.items() if value > _HUGE or 0 < first * _GROWTH < value]
+    found = []
+    for begin, end in _stretches(rounds):
+        words = f"the training loss is {losses[begin]:.3g} in round {from_one(begin)}, after {first:.3g} at first"
+        found.append(Event(EXPLODED, from_one(begin), from_one(end), words))
+    return found
 
 
 def _stretches(rounds: Sequence[int]) -> list[tuple[int, int]]:
