@@ -136,8 +136,9 @@ def test_printed_text_is_readable_and_not_cut_off(paper):
     for name, right in tables:
         assert right <= 719, name
     assert paper.locator("#how details table").is_visible()
-    for shown in ("nav", ".choosing", "footer", ".numbers >> nth=0"):  # what only a screen can do
+    for shown in ("nav", "#choosing", "#trouble .choosing", "footer", ".numbers >> nth=0"):  # what only a screen can do
         assert not paper.locator(shown).is_visible()
+    assert paper.locator("#shown-run").is_visible()  # the field of the run is not
     words = paper.locator("#ramp span")
     words.evaluate("(words) => (words.textContent = `weight in the new model; ${'and more '.repeat(9)}`)")
     assert words.bounding_box()["x"] + words.bounding_box()["width"] <= 719

@@ -548,6 +548,7 @@
   function choose(index) {
     at = index;
     byId("run").value = at;
+    byId("shown-run").textContent = nameOf(runs[at]);  // of the field there is nothing on paper
     const run = runs[at];
     picked = hasClient(run, picked) ? picked : null;
     beside = [];
