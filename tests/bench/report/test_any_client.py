@@ -125,6 +125,7 @@ def test_a_client_stays_open_in_another_run(runs, page, open_page, until):
     until(seen, "!document.getElementById('one').hidden")
     assert shown_client(seen) == ("Client 2", "Ours, seed 0", "Ours, seed 0, cluster 0")
     assert "The slider starts" in seen.page.locator("#choosing").inner_text()
+    until(seen, "document.getElementById('one').getBoundingClientRect().top < 200")  # it has come there
     assert seen.page.evaluate(CHOOSE, "Ours, seed 1") == pytest.approx(0, abs=2)  # which has no graph on the page
     assert shown_client(seen) == ("Client 2", "Ours, seed 1", "Ours, seed 1, cluster 0")
     score = 100 * np.load(runs["Ours", 1] / "clients.npz")["test_acc"][-1, 2]
@@ -154,7 +155,7 @@ def test_the_table_of_losing_clients_has_those_of_the_files(runs, monkeypatch):
     assert losers_table(find_methods([read_run(run) for run in runs.values()]))["rows"][0]["cells"][1]["folded"]
 
 
-def test_a_losing_client_opens_from_the_table_and_from_its_dot(page, open_page, until):
+def test_losing_clients_open_from_table_and_dot(page, open_page, until):
     seen = open_page(page)
     seen.page.locator("table.losers a", has_text="2").click()
     until(seen, "!document.getElementById('one').hidden")

@@ -135,7 +135,7 @@ def test_what_stands_at_the_pointer_goes_when_the_page_scrolls(seen, until):
     )
 
 
-def test_what_stands_at_the_pointer_stays_when_other_charts_are_drawn(page, open_page, until):
+def test_the_words_at_the_pointer_stay_when_others_are_drawn(page, open_page, until):
     seen = open_page(page, everything=False)
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     until(seen, "document.querySelector('#chart-learning-curves').getAttribute('role') === 'img' && report.ready")

@@ -94,6 +94,13 @@ def study_row(new, key):
     return {"name": new(), "key": key, "places": [number, place(new, remark=new())], "further": new(2)}
 
 
+def losers_of_task(new):
+    cells = [
+        {"words": new(), "clients": [{"id": new(), "address": new()}], "folded": folded} for folded in (True, False)
+    ]
+    return {"where": new(), "table": {"seeds": new(2), "rows": [{"method": new(), "all": new(), "cells": cells}]}}
+
+
 def whole_page(new):
     charts = ("table", "learning", "bands", "clients", "cost", "sweeps", "over", "why", "alike", "dropouts")
     texts = (
@@ -109,6 +116,7 @@ def whole_page(new):
         "commands",
         "trouble",
         "reaching",
+        "losers",
         "repeating",
     )
     return {
@@ -154,6 +162,7 @@ VALUES = {
         "tasks": [(new(), [figure(new), figure(new)])],
     },
     "live.html": lambda new: {name: new() for name in ("gap", "written", "rounds", "clock")},
+    "losers.html": lambda new: {"tasks": [losers_of_task(new) for _ in range(2)]},
     "page.html": whole_page,
     "parts.html": lambda new: {},
     "reaching.html": lambda new: {
@@ -169,7 +178,7 @@ VALUES = {
     },
     "settings.html": lambda new: {"note": new(), "tables": [settings_table(new), settings_table(new)]},
     "spread.html": lambda new: {
-        "table": {"rows": [{"method": new(), "cells": new(5)}], "percent": True, "is_open": True},
+        "table": {"rows": [{"method": new(), "cells": new(5)}], "percent": True, "is_open": True, "several": True},
         "label": new(),
     },
     "study.html": lambda new: {

@@ -27,7 +27,7 @@ def test_divergence_has_client_and_round_the_first_one_first(tmp_path, make_run)
     assert found == [(3, 2, 3), (0, 5, 5), (3, 6, 6)]
 
 
-def test_a_training_loss_that_explodes_is_named_with_round_and_value(tmp_path, make_run):
+def test_an_exploding_loss_is_named_with_its_round(tmp_path, make_run):
     run = make_run(tmp_path / "run", np.full((5, CLIENTS), 0.5))
     rows = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
     at = rows[0].index("train_loss")

@@ -8,7 +8,7 @@ from typing import Any
 from dfl_lightning.bench.report.charts.clients import gains
 from dfl_lightning.bench.report.comparable import best_first, for_charts
 from dfl_lightning.bench.report.methods import Method, seed_of
-from dfl_lightning.bench.report.page.address import client_address
+from dfl_lightning.bench.report.page.contents.address import client_address
 
 MOST_NAMED = 10
 """With more losing clients of a run than this their ids are folded."""
