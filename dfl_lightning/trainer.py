@@ -26,6 +26,7 @@ from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, Sh
 from dfl_lightning.distributed.connection import connected
 from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
+from dfl_lightning.engines.stacked.gpu.cuda_graphs import can_record
 from dfl_lightning.loop import LocalWork, RoundLoop, checkpoint_by_word
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.run.fits import begin_fit, end_fit
@@ -63,7 +64,7 @@ class DFLTrainer(ClientEvaluations):
         cohorts: least number of cohorts, groups of clients that are trained side by side; several processes need at
             least one each. Default: as many as are fast on a CPU, as few as the memory allows on a GPU.
         cuda_graphs: on a GPU, record the steps of local training once and replay them, if that is possible; results
-            stay the same up to rounding.
+            stay the same up to rounding. `auto`: where a GPU is used and replays are measured to be faster.
         precision: `32`, float32 in products and convolutions alike; `tf32`, both may be TensorFloat32 on a GPU that
             has it (on a CPU the same as `32`); `64-true`; or `bf16-mixed` (layers compute in bfloat16, models stay in
             float32).
@@ -104,7 +105,7 @@ class DFLTrainer(ClientEvaluations):
         devices: list[int] | int | str = 1,
         strategy: str | Strategy = "auto",
         cohorts: int | None = None,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool | Literal["auto"] = False,
         precision: str | int = "32",
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
@@ -177,8 +178,8 @@ class DFLTrainer(ClientEvaluations):
         if self.precision == "tf32" and self.strategy.root_device.type == "cpu":
             self.remarks.append("trainer.precision=tf32 is the same as 32 on a CPU, which has no TensorFloat32")
         self.cuda_graphs = cuda_graphs
-        if cuda_graphs:
-            _check_cuda_graphs(self.strategy.root_device)
+        if cuda_graphs is not False:
+            _check_cuda_graphs(cuda_graphs, self.strategy.root_device)
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             in_pieces = ShardedCheckpointIO(lambda: cast("RunModule", self.lightning_module).bank)
             self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()
@@ -352,11 +353,15 @@ def _check_numbers(engine: str, process_timeout: float, cohorts: int | None, che
         raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
 
 
-def _check_cuda_graphs(device: torch.device) -> None:
+def _check_cuda_graphs(wanted: bool | str, device: torch.device) -> None:
+    if wanted == "auto":
+        return
+    if wanted is not True:
+        raise UserError(f"trainer.cuda_graphs={wanted}; choose true, false or auto")
     if device.type != "cuda":
         raise UserError(
             f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {device.type}; leave it out"
         )
-    if not hasattr(torch.cuda, "MemPool"):
+    if not can_record():
         lacking = f"torch.cuda.MemPool, which torch {torch.__version__} does not have"
         raise UserError(f"trainer.cuda_graphs=true needs {lacking}; update torch, or leave it out")

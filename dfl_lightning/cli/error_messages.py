@@ -252,7 +252,7 @@ def _wanted(annotation: Any) -> Iterator[str]:
         for part in arguments:
             yield from _wanted(part)
     elif kind is Literal:
-        yield f"one of {', '.join(map(repr, arguments))}"
+        yield f"one of {', '.join(map(repr, arguments))}" if len(arguments) > 1 else repr(arguments[0])
     elif kind in _KINDS:
         yield _KINDS[kind][0]
     elif kind is tuple and arguments and ... not in arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class EngineConfig:
         clip_value: largest absolute gradient entry; None: no clipping.
         reduced: type in which layers compute where torch's autocast allows it; rows stay in `dtype`.
         tf32: allow TensorFloat32 for products and convolutions on a GPU; see `float32_arithmetic`.
-        cuda_graphs: record the steps of a GPU and replay them.
+        cuda_graphs: record the steps of a GPU and replay them; `auto`: if that is faster.
         processes: number of processes that share the clients.
         cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory allows.
         room: bytes of a GPU that rows and data leave free, the least of all processes; None: not known.
@@ -60,7 +60,7 @@ class EngineConfig:
     clip_value: float | None = None
     reduced: torch.dtype | None = None
     tf32: bool = False
-    cuda_graphs: bool = False
+    cuda_graphs: bool | Literal["auto"] = False
     processes: int = 1
     cohorts: int | None = None
     room: int | None = None

@@ -12,6 +12,7 @@ from benchmarks.timing import Candidate, alternate
 from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.bank.references import References
+from dfl_lightning.distributed.communicator import Ranks
 from gpu.scope import Scope
 
 WIDTHS = (1, 4, 16, 100)
@@ -29,7 +30,7 @@ def losses(scope: Scope) -> Table:
     widths = sorted({min(width, scope.clients) for width in WIDTHS})
     table = Table(
         f"Losses of {scope.clients} models on {neighbours} clients' {scope.images} images each, {setting.name}",
-        ["arithmetic", *(f"{width} at once: s" for width in widths), "fastest", "TFLOP/s there"],
+        ["arithmetic", *(f"{width} at once: s" for width in widths), "fastest", "chosen", "TFLOP/s there"],
     )
     setting = setting.resized(scope.clients, None)
     data = random_data(setting.shape, [1] * scope.clients, scope.images, scope.device)
@@ -39,15 +40,35 @@ def losses(scope: Scope) -> Table:
     operations = forward_operations(setting) * len(models) * scope.images
     for name, options in ARITHMETIC.items():
         clients = federation(setting, "stacked", data, **options)
+        chosen = chosen_width(clients, models, scope.images)
         candidates = {str(width): Candidate(_evaluation(clients, references, width)) for width in widths}
         found = alternate(candidates, scope.repeats, scope.machine)
         seconds = {width: found.median(str(width)) for width in widths}
         best = min(seconds, key=lambda width: seconds[width])
         rate = operations / seconds[best] / 1e12
-        table.rows.append([name, *(f"{seconds[width]:.3g}" for width in widths), f"{best} at once", f"{rate:.3g}"])
-        table.numbers.append({"arithmetic": name, "seconds": found.seconds, "operations": operations})
-    table.notes = ["An operation is a multiplication or an addition of the forward pass, as torch counts them."]
+        table.rows.append([name, *(f"{seconds[width]:.3g}" for width in widths), f"{best}", f"{chosen}", f"{rate:.3g}"])
+        numbers = {"arithmetic": name, "seconds": found.seconds, "chosen": chosen, "operations": operations}
+        table.numbers.append(numbers)
+    table.notes = [
+        "Chosen: what a run would choose by the times of single passes.",
+        "An operation is a multiplication or an addition of the forward pass, as torch counts them.",
+    ]
     return table
+
+
+def chosen_width(clients: Federation, models: torch.Tensor, images: int) -> int:
+    """Return the number of models at once that a run would choose by the times of single passes.
+
+    Args:
+        models: the model of each job, long [j].
+        images: images of each job.
+    """
+    engine = clients.engine
+    engine.tune_to_device(Ranks.alone(clients.engine.data.num_clients))
+    scorer = engine._scorer  # type: ignore[attr-defined]
+    width: int = scorer.way(torch.bincount(models) * images).width
+    scorer.measured = None  # The widths of the table are given.
+    return width
 
 
 def forward_operations(setting: Setting) -> int:

@@ -39,6 +39,7 @@ def scope(load):
 )
 def test_stage_makes_its_table_on_the_pretended_device(check, scope, name, monkeypatch):
     monkeypatch.setattr(stacked_engine, "StepTimer", lambda *_: lambda: 1.0)  # CUDA's events are not there
+    monkeypatch.setattr(stacked_engine, "EvaluationTimer", lambda *_: lambda way, samples: 1.0)
     with everything_on(DEVICE):
         table = check.STAGES[name].measure(scope)
     assert table.rows

@@ -36,9 +36,17 @@ from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModels, SharedSamples, shared_models
-from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_unfolded
+from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_recorded, choose_unfolded
 from dfl_lightning.engines.stacked.gpu.budget import Budget
-from dfl_lightning.engines.stacked.gpu.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
+from dfl_lightning.engines.stacked.gpu.cuda_graphs import CudaGraphs, Recorder, Recordings, can_record, obstacle
+from dfl_lightning.engines.stacked.gpu.evaluation_ways import (
+    EvaluationTimer,
+    MeasuredWays,
+    PassTime,
+    Way,
+    measure,
+    ways_of,
+)
 from dfl_lightning.engines.stacked.gpu.footprint import footprint_of
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.networks.merged import MergedNetwork
@@ -112,7 +120,7 @@ class StackedEngine(Engine):
         self.recordings: Recordings | None = None
         self.budget: Budget | None = None
         self._recorder: Recorder | None = None
-        self._unfolded: frozenset[str] | None = None  # None until it is decided.
+        self._decided: dict[str, Any] = {}  # What was measured, in plain values for a checkpoint.
         if data.images.is_cuda:
             # Recorded steps need a static model with its states, and a copy of the model.
             recorded = 2 + self.cost.states if config.cuda_graphs else 0
@@ -121,7 +129,9 @@ class StackedEngine(Engine):
             footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1], type(stacked))
             self.budget = Budget(footprint, config.room)
             self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
-            self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
+            self.all_at_once(CudaGraphs() if config.cuda_graphs and can_record() else None)
+            if config.cuda_graphs and not can_record():  # With true instead of auto, the trainer has refused it.
+                self.details["graphs"] = f"not recorded: torch {torch.__version__} has no torch.cuda.MemPool"
         else:
             self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)
 
@@ -175,8 +185,7 @@ class StackedEngine(Engine):
         """Decisions that were measured on a GPU and hold for the rest of the run, also on another GPU."""
         if self.budget is None:
             return {}
-        decided: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
-        return decided if self._unfolded is None else {**decided, "unfolded": sorted(self._unfolded)}
+        return {"cohorts": len(self.cohorts), "processes": self.config.processes, **self._decided}
 
     def restore_decisions(self, decisions: Mapping[str, Any]) -> None:
         """Restore the decisions of an earlier part of the run, if memory allows; see `Engine.restore_decisions`."""
@@ -187,24 +196,69 @@ class StackedEngine(Engine):
             self._cut(decisions["cohorts"])
         if "unfolded" in decisions:
             names = frozenset(decisions["unfolded"])
-            if budget.allows(names, max(map(len, self.cohorts))):
-                self._unfold(names)
+            fits = budget.allows(names, max(map(len, self.cohorts)))
+            self._decide(names if fits else frozenset(), decisions.get("recorded"), decisions.get("evaluation", []))
 
     def tune_to_device(self, ranks: Ranks) -> None:
-        """Time the convolutions on a GPU, if it has not been done, and choose methods; see `Engine.tune_to_device`."""
-        budget, network = self.budget, self._context.network
-        names = network.can_be_unfolded()
-        if budget is None or self._unfolded is not None or not names:
+        """Time steps and evaluations on a GPU, if it has not been done, and decide; see `Engine.tune_to_device`."""
+        if self.budget is None or self._decided:
             return
-        widest = max(map(len, self.cohorts))
+        network, names = self._context.network, self._context.network.can_be_unfolded()
+        recorded, automatic = self.recordings is not None, self.config.cuda_graphs == "auto"
+        with ranks.together():
+            if ranks.rank == 0 and (names or (recorded and automatic)):
+                recorded = self._time_steps(recorded, automatic)
+        found = torch.tensor([int(name in network.unfolded) for name in names] + [int(recorded)])
+        found = ranks.from_rank(0, found) if ranks.count > 1 else found
+        *flags, recorded = map(bool, found.tolist())
+        unfolded = frozenset(name for name, wanted in zip(names, flags, strict=True) if wanted)
+        ways = ways_of(self._scorer.width, unfolded)
+        lines = torch.zeros(len(ways), 2, dtype=torch.float64)
         with ranks.together():
             if ranks.rank == 0:
-                seconds = StepTimer(self._context, widest, None if self.recordings is None else self._recorder)
-                choose_unfolded(network, seconds, lambda unfolded: budget.allows(unfolded, widest))
-        chosen = torch.tensor([int(name in network.unfolded) for name in names])
-        if ranks.count > 1:
-            chosen = ranks.from_rank(0, chosen)
-        self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
+                timed = measure(ways, EvaluationTimer(self._context), self._scorer.length_of)
+                lines = torch.tensor([[line.fixed, line.sample] for line in timed.lines], dtype=torch.float64)
+        lines = ranks.from_rank(0, lines) if ranks.count > 1 else lines
+        evaluation = [[way.width, sorted(way.unfolded), *line] for way, line in zip(ways, lines.tolist(), strict=True)]
+        self._decide(unfolded, recorded if automatic else None, evaluation)
+
+    def _time_steps(self, recorded: bool, automatic: bool) -> bool:
+        """Time steps, set the convolutions that the network unfolds, and return True if steps are to be recorded."""
+        widest = max(map(len, self.cohorts))
+        network, budget = self._context.network, self.budget
+        assert budget is not None
+        timer = StepTimer(self._context, widest, self._recorder if recorded else None)
+
+        def allowed(names: frozenset[str]) -> bool:
+            return budget.allows(names, widest)
+
+        if recorded and automatic:
+            return choose_recorded(network, StepTimer(self._context, widest), timer, allowed)
+        choose_unfolded(network, timer, allowed)
+        return recorded
+
+    def _decide(self, unfolded: frozenset[str], recorded: bool | None, evaluation: Sequence[Any]) -> None:
+        """Apply what was measured.
+
+        Args:
+            unfolded: names of the convolutions that are computed by patches.
+            recorded: True if steps are recorded; None: the config says it.
+            evaluation: width, unfolded convolutions and both parts of the time of each way of evaluating.
+        """
+        self._decided = {"unfolded": sorted(unfolded), "evaluation": list(evaluation)}
+        self._context.network.unfolded = unfolded
+        self.details |= {"unfolded": sorted(unfolded)} if unfolded else {}
+        if recorded is not None:
+            self._decided["recorded"] = recorded
+            if self.recordings is not None and not recorded:
+                self.recordings, self._recorder = None, None
+                self.details["graphs"] = "not recorded: replays were not faster"
+                give_back(self.data.images.device)
+        fitting = [way for way in evaluation if way[0] <= self._scorer.width]  # A resumed run may have less memory.
+        ways = [Way(width, frozenset(names)) for width, names, *_ in fitting]
+        lines = [PassTime(fixed, sample) for *_, fixed, sample in fitting]
+        self._scorer.measured = MeasuredWays(ways, lines) if ways else None
+        self._describe_memory()
 
     def out_of_memory(self, error: BaseException) -> str:
         """Say that memory is full, and name the remedy, narrower cohorts if possible; see `Engine.out_of_memory`."""
@@ -217,11 +271,6 @@ class StackedEngine(Engine):
             f"{where} ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
             f"{widest} clients ({reason(error)}); {remedy}"
         )
-
-    def _unfold(self, names: frozenset[str]) -> None:
-        self._unfolded = self._context.network.unfolded = names
-        self.details |= {"unfolded": sorted(names)} if names else {}
-        self._describe_memory()
 
     def _describe_memory(self) -> None:
         if self.budget is not None:

@@ -19,6 +19,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.gpu.budget import LARGEST_TENSOR
+from dfl_lightning.engines.stacked.gpu.evaluation_ways import MeasuredWays, Way
 from dfl_lightning.engines.stacked.layers.passes import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.metrics import ClientMetric, metrics_of
@@ -119,8 +120,8 @@ class Scores:
     failures: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
-Look = Callable[[dict[str, Tensor], Tensor, Tensor], list[Tensor]]
-"""(tensors of k models by name, inputs [k, B, ...], labels [k, B]) -> results for each sample, [k, B, ...] each."""
+Look = Callable[[Pass, Tensor, Tensor], list[Tensor]]
+"""(pass of k models, inputs [k, B, ...], labels [k, B]) -> results for each sample, [k, B, ...] each."""
 
 
 def shared_models(jobs: Tensor, rows: Tensor, sizes: Tensor, samples_of: Callable[[Tensor], Tensor]) -> SharedModels:
@@ -164,7 +165,10 @@ class Scorer:
 
     Attributes:
         width: largest number of models that are computed at once.
+        measured: measured times of evaluations on a GPU; None: the models are evaluated `width` at a time.
     """
+
+    measured: MeasuredWays | None = None
 
     def __init__(self, context: StackedContext, activations: int) -> None:
         self._context, self._activations = context, activations
@@ -187,15 +191,37 @@ class Scorer:
             models = int(room * GPU_SHARE) // (self._context.config.dtype.itemsize * self._context.layout.width)
             self.width = max(1, min(self.width, models))
 
-    def length(self, models: int) -> int:
-        """Return the number of samples of each model in a pass; on a CPU it does not depend on the number of models."""
+    def length(self, models: int, unfolded: frozenset[str] | None = None) -> int:
+        """Return the number of samples of each model in a pass; on a CPU it does not depend on the number of models.
+
+        Args:
+            models: number of models in the pass.
+            unfolded: convolutions that are computed by patches; None: those of training.
+        """
         itemsize = self._context.config.dtype.itemsize
         if self._on_cpu:
             return int(max(16, ACTIVATION_BYTES // (itemsize * self._activations * self.width)))
-        patches = max((self._patches[name] for name in self._context.network.unfolded), default=0)
+        patches = max((self._patches[name] for name in self._unfolded(unfolded)), default=0)
         fitting = self._room // (itemsize * (self._activations + 2 * patches) * models)
         countable = LARGEST_TENSOR // (max(self._activations, patches) * models)
         return int(max(1, min(fitting, countable)))
+
+    def _unfolded(self, names: frozenset[str] | None) -> frozenset[str]:
+        return self._context.network.unfolded if names is None else names
+
+    def length_of(self, way: Way) -> int:
+        """Return the number of samples of each model in a pass."""
+        return self.length(way.width, way.unfolded)
+
+    def way(self, totals: Tensor) -> Way:
+        """Choose how to evaluate models.
+
+        Args:
+            totals: number of samples of each model, long [k], descending.
+        """
+        if self.measured is None or not len(totals):
+            return Way(self.width, self._context.network.unfolded)
+        return self.measured.best(totals, self.length_of)
 
     def pays(self, samples: Tensor) -> Tensor:
         """Return for each owner whether its jobs may be faster together, bool [m]; see `shared_samples`.
@@ -238,13 +264,14 @@ class Scorer:
         for samples in group.samples.split(_equal(len(group.samples), self.length(len(group.jobs)))):
             pool.check()
             inputs, labels = self._context.data.batch(samples.unsqueeze(0), dtype=self._context.config.dtype)
-            pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), *labels.shape[1:])))
+            now = Pass(staging.tensors, training=False)
+            pieces.append(self._judged(now, inputs, labels.expand(len(group.jobs), *labels.shape[1:])))
         judged = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
         sizes = torch.full_like(group.jobs, len(group.samples))
         return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in judged])
 
     def score(self, bank: Bank, references: References, shared: SharedModels, pool: Workers) -> list[Scores]:
-        """Compute mean loss, statistics and metrics of the models' jobs, `width` models at a time.
+        """Compute mean loss, statistics and metrics of the models' jobs, at most `width` models at a time.
 
         Args:
             bank: the bank with the models.
@@ -252,10 +279,10 @@ class Scorer:
             shared: the models with their jobs, those with the most samples first.
             pool: the threads; `pool.check` is called between batches.
         """
-        scores = []
-        for part in shared.split(self.width):
+        scores, way = [], self.way(shared.totals)
+        for part in shared.split(way.width):
             staging = self._staged(bank, references, part.models)
-            judged = self._pass(staging, part, pool, self._judged)
+            judged = self._pass(staging, part, way, pool, self._judged)
             scores.append(self._means(part.jobs, part.sizes, judged))
         return scores
 
@@ -274,20 +301,21 @@ class Scorer:
         jobs = torch.arange(len(samples))
         shared = shared_models(jobs, -1 - jobs, sizes, lambda some: torch.cat([samples[job] for job in some.tolist()]))
         by_job: list[list[Tensor]] = [[]] * len(samples)
-        for some in shared.split(self.width):
+        way = self.way(shared.totals)
+        for some in shared.split(way.width):
             staging = self._staged(bank, references, some.models)
-            results = self._pass(staging, some, pool, self._put_out)
+            results = self._pass(staging, some, way, pool, self._put_out)
             of_models = zip(*(result.split(some.sizes.tolist()) for result in results), strict=True)
             for job, of_model in zip(some.jobs.tolist(), of_models, strict=True):
                 by_job[job] = list(of_model)
         return by_job
 
-    def _pass(self, staging: Staging, shared: SharedModels, pool: Workers, look: Look) -> list[Tensor]:
+    def _pass(self, staging: Staging, shared: SharedModels, way: Way, pool: Workers, look: Look) -> list[Tensor]:
         """Run all samples through the models, and return the results of `look`, one model's after the other's."""
         totals = shared.totals[:, None]
         samples, begins = shared.samples_of(shared.jobs), totals.cumsum(0) - totals
         most = int(totals[0])
-        length = _equal(most, self.length(len(totals)))
+        length = _equal(most, self.length(len(totals), way.unfolded))
         stretches = []
         for start in range(0, most, length):
             pool.check()
@@ -296,24 +324,24 @@ class Scorer:
             at = torch.where(at < totals[:active], at, 0)  # Padding repeats a model's first sample.
             inputs, labels = self._context.data.batch(samples[begins[:active] + at], dtype=self._context.config.dtype)
             tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
-            stretches.append(look(tensors, inputs, labels))
+            stretches.append(look(Pass(tensors, training=False, unfolded=way.unfolded), inputs, labels))
         return [_in_order(parts, totals, length) for parts in zip(*stretches, strict=True)]
 
     # --- parts of both ------------------------------------------------------------------------------------------------
     def _staged(self, bank: Bank, references: References, jobs: Tensor) -> Staging:
         return Staging(self._context.layout, bank.reader(references.take(jobs)))
 
-    def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
+    def _judged(self, now: Pass, inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """Compute losses, the task's statistics and weights of samples, [k, B] each; add scores and labels if needed.
 
         Args:
-            tensors: tensors of k models by name.
+            now: the pass of k models.
             inputs: [k, B, ...], or the same for all models, [1, B, ...].
             labels: [k, B].
         """
         context = self._context
         with context.config.arithmetic(inputs.device):
-            scores = context.network(Pass(tensors, training=False), inputs)
+            scores = context.network(now, inputs)
         scores = scores.to(context.config.dtype)
         task = context.config.task
         by_sample = context.loss.sample_by_sample(task)
@@ -326,15 +354,15 @@ class Scorer:
         wants_scores = bool(context.config.metrics) or by_sample is None
         return [losses, *columns, *weighed, *([scores, labels] if wants_scores else [])]
 
-    def _put_out(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
+    def _put_out(self, now: Pass, inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """Compute scores [k, B, C] and the prediction's features, [k, B, ...] each; return labels, scores, features.
 
         Args:
-            tensors: tensors of k models by name.
+            now: the pass of k models.
             inputs: [k, B, ...].
             labels: [k, B].
         """
-        config, now = self._context.config, Pass(tensors, training=False, keeps_features=True)
+        config, now.keeps_features = self._context.config, True
         with config.arithmetic(inputs.device):
             scores = self._context.network(now, inputs)
         return [labels, scores.double(), *(now.features[name].double() for name in config.predicted_features)]

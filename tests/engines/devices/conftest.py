@@ -9,8 +9,9 @@ from dfl_lightning.engines.stacked import engine as stacked_engine
 
 @pytest.fixture(autouse=True)
 def no_timer(monkeypatch):
-    """Nothing is timed: every layer is done as it comes."""
+    """Nothing is timed: every layer is done as it comes, and as many models as possible are evaluated at once."""
     monkeypatch.setattr(stacked_engine, "StepTimer", lambda *_: lambda: 1.0)
+    monkeypatch.setattr(stacked_engine, "EvaluationTimer", lambda *_: lambda way, samples: 1.0)
 
 
 @pytest.fixture

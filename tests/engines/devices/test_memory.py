@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 
+import pandas as pd
 import pytest
 import torch
 from pretended import DEVICE, everything_on
@@ -15,6 +16,7 @@ from dfl_lightning.engines.cohorts import cohorts_on_gpus
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
+from dfl_lightning.engines.stacked.evaluation import Scorer
 from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.gpu.budget import SHARE
 from dfl_lightning.terminal.explain import explain
@@ -182,7 +184,7 @@ def test_a_resumed_run_makes_smaller_cohorts_if_memory_shrank(small_run, watch, 
     )
 
 
-def test_nothing_is_timed_without_a_choice(small_run, watch, free):
+def test_steps_are_not_timed_without_a_choice(small_run, watch, free):
     free(1e9)
     with everything_on(DEVICE):
         small_run(1).fit()  # a perceptron
@@ -211,6 +213,74 @@ def test_cpu_checkpoints_do_not_store_engine_choices(small_run):
     run = convolutions(small_run).fit()
     about = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)["dfl_lightning"]
     assert "engine" not in about
+
+
+# --- evaluation and recorded steps ------------------------------------------------------------------------------------
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """A device that evaluates one model much faster than several; the widths of its passes."""
+    monkeypatch.setattr(stacked_engine, "EvaluationTimer", lambda *_: lambda way, samples: float(way.width**3))
+    widths, compute = [], Scorer._judged
+    monkeypatch.setattr(
+        Scorer, "_judged", lambda self, now, *args: widths.append(len(args[0])) or compute(self, now, *args)
+    )
+    return widths
+
+
+def test_models_are_evaluated_one_by_one_where_that_is_faster(small_run, one_by_one, free):
+    free(1e9)
+    wide = convolutions(small_run).fit()
+    assert max(one_by_one) > 1
+    one_by_one.clear()
+    with everything_on(DEVICE):
+        run = convolutions(small_run).fit()
+        assert set(one_by_one) == {1}
+        before, after = (pd.read_csv(r.folder / "metrics.csv").test_loss.tolist() for r in (wide, run))
+        assert after == pytest.approx(before, rel=1e-4)
+        last = run.folder / "checkpoints" / "last.ckpt"
+        one_by_one.clear()
+        resumed = convolutions(small_run, 3).fit(last)
+    assert set(one_by_one) == {1}
+    assert resumed.module.engine.decisions == run.module.engine.decisions
+
+
+@pytest.mark.parametrize(("replay", "graphs"), [(0.5, "recorded"), (0.99, "not recorded: replays were not faster")])
+def test_auto_records_steps_where_replays_are_faster(small_run, monkeypatch, free, replay, graphs):
+    class Timer:
+        """A plain pass takes one second."""
+
+        def __init__(self, context, clients, recorder=None):
+            self.seconds = 1.0 if recorder is None else replay
+
+        def __call__(self):
+            return self.seconds
+
+    free(1e9)
+    monkeypatch.setattr(stacked_engine, "StepTimer", Timer)
+    monkeypatch.setattr(stacked_engine, "CudaGraphs", Record)
+    with everything_on(DEVICE):
+        run = small_run(2, cuda_graphs="auto").fit()
+        last = run.folder / "checkpoints" / "last.ckpt"
+        monkeypatch.setattr(stacked_engine, "StepTimer", None)  # A resumed run times nothing.
+        resumed = small_run(3, cuda_graphs="auto").fit(last)
+    for engine in (run.module.engine, resumed.module.engine):
+        assert engine.details["graphs"] == graphs
+        assert (engine.recordings is not None) == (graphs == "recorded")
+        assert engine.decisions["recorded"] == (graphs == "recorded")
+    torch.testing.assert_close(run.rows.cpu(), small_run(2).fit().rows, rtol=1e-4, atol=1e-6)
+
+
+def test_auto_records_nothing_on_a_cpu(small_run):
+    run = small_run(1, cuda_graphs="auto").fit()
+    assert "graphs" not in run.module.engine.details
+
+
+def test_auto_says_that_torch_cannot_record(small_run, monkeypatch, free):
+    free(1e9)
+    monkeypatch.delattr(torch.cuda, "MemPool")
+    with everything_on(DEVICE):
+        run = small_run(1, cuda_graphs="auto").fit()
+    assert run.module.engine.details["graphs"] == f"not recorded: torch {torch.__version__} has no torch.cuda.MemPool"
 
 
 # --- too little of it -------------------------------------------------------------------------------------------------
@@ -243,7 +313,7 @@ def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
         assert "A long story" not in str(refused.value)
 
 
-def test_the_first_process_chooses_for_all(there, watch):
+def test_the_first_process_chooses_for_all(there, watch, monkeypatch):
     """Two processes run one after the other; the second receives the choice of the first."""
     told = []
 
@@ -260,15 +330,21 @@ def test_the_first_process_chooses_for_all(there, watch):
 
         def from_rank(self, source, numbers):
             assert source == 0
-            told.append(numbers)
-            return told[0]
+            if self.rank == 0:
+                told.append(numbers)
+                return numbers
+            return told.pop(0)
 
+    times = iter(range(1, 100))
+    monkeypatch.setattr(stacked_engine, "EvaluationTimer", lambda *_: lambda way, samples: float(next(times)))
     engines = [there(kind="batchnorm").engine for _ in range(2)]
     for rank, engine in enumerate(engines):
         engine.tune_to_device(Process(rank))
         assert watch.asked == 2  # in the first process only
         assert engine.decisions["unfolded"] == ["0"]
         assert engine._context.network.unfolded == {"0"}
+    assert engines[0].decisions["evaluation"] == engines[1].decisions["evaluation"] != []
+    assert engines[0]._scorer.measured == engines[1]._scorer.measured
 
 
 class Record:
@@ -291,7 +367,7 @@ class Record:
 def test_passes_are_timed_as_recorded_steps(there, monkeypatch, error, seconds):
     recorder = Record(error)
     watch = StepTimer(there(kind="batchnorm").engine._context, 7, recorder)
-    monkeypatch.setattr(StepTimer, "_seconds", lambda self, run: run() or 0.001)
+    monkeypatch.setattr("dfl_lightning.engines.stacked.gpu.autotune._seconds", lambda run: run() or 0.001)
     assert watch() == seconds
     assert recorder.recorded == 1
 

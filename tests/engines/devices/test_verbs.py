@@ -14,6 +14,7 @@ from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines.loop.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.gpu.autotune import StepTimer
+from dfl_lightning.engines.stacked.gpu.evaluation_ways import EvaluationTimer, Way
 
 
 def both(federation, engine, device, **options):
@@ -133,6 +134,18 @@ def test_the_step_timer_takes_the_fastest_pass_after_two(federation, count, monk
     before = there.bank.rows("models").cpu().clone()
     assert StepTimer(there.engine._context, 3)() == 0.001
     assert Event.waits == 7
+    assert torch.equal(there.bank.rows("models").cpu(), before)
+
+
+def test_evaluation_passes_are_timed_without_touching_rows(federation, count, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "waits", 0)
+    _, there = both(federation, StackedEngine, DEVICE)
+    before = there.bank.rows("models").cpu().clone()
+    for width in (1, 3):
+        Event.waits = 0
+        assert EvaluationTimer(there.engine._context)(Way(width), 50) == 0.001
+        assert Event.waits == 7
     assert torch.equal(there.bank.rows("models").cpu(), before)
 
 

@@ -44,7 +44,7 @@ def group_by(monkeypatch, way):
 
     def made(self, context, _):
         init(self, context, 1)
-        self._activations, self.length = activations, lambda models: 10**6
+        self._activations, self.length = activations, lambda *_: 10**6
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
 
@@ -58,7 +58,7 @@ def width(request, monkeypatch):
 
     def made(self, context, activations):
         init(self, context, activations)
-        self.width, self.length = width, lambda models: 4
+        self.width, self.length = width, lambda *_: 4
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
     return width

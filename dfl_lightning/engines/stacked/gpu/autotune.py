@@ -1,4 +1,4 @@
-"""Measurement of a step's time on a GPU, and the choice of convolution methods by it."""
+"""Measurement of a step's time on a GPU, and what is chosen by it: methods of convolutions, and recorded steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,34 @@ PASSES = 5
 """Number of timed passes, whose fastest one counts; two passes before them only warm up."""
 
 WORTHWHILE = 0.97
-"""Largest share of a step's time at which unfolding a layer counts as faster; smaller gains are noise."""
+"""Largest share of a time at which another way of computing counts as faster; smaller gains are noise."""
+
+
+def fastest(make: Callable[[], Callable[[], object]], device: torch.device) -> float:
+    """Make a pass and measure the seconds of its fastest run on a GPU; infinity if memory is not enough.
+
+    Args:
+        make: returns a function that does the pass.
+        device: the GPU.
+    """
+    try:
+        run = make()
+        return min([_seconds(run) for _ in range(2 + PASSES)][2:])
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return math.inf
+    finally:
+        give_back(device)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
 
 
 class StepTimer:
@@ -37,16 +64,8 @@ class StepTimer:
 
     def __call__(self) -> float:
         """Measure the seconds of one pass with the network's present `unfolded`; infinity if memory is not enough."""
-        try:
-            with torch.enable_grad():
-                run = self._pass()
-                return min([self._seconds(run) for _ in range(2 + PASSES)][2:])
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return math.inf
-        finally:
-            give_back(self._context.data.images.device)
+        with torch.enable_grad():
+            return fastest(self._pass, self._context.data.images.device)
 
     def _pass(self) -> Callable[[], object]:
         """Return a function that does a pass; it replays a recording if the pass can be recorded."""
@@ -76,14 +95,6 @@ class StepTimer:
                 raise
             return run
 
-    def _seconds(self, run: Callable[[], object]) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1000
-
 
 def choose_unfolded(
     network: StackedNetwork,
@@ -112,3 +123,26 @@ def choose_unfolded(
         else:
             network.unfolded = before
     return network.unfolded
+
+
+def choose_recorded(
+    network: StackedNetwork,
+    plain: Callable[[], float],
+    recorded: Callable[[], float],
+    allowed: Callable[[frozenset[str]], bool] = lambda names: True,
+) -> bool:
+    """Choose the convolutions with and without recorded steps, and return True if recorded steps are faster.
+
+    Args:
+        network: the network; its `unfolded` is set to the faster choice.
+        plain: measures a pass of the network with its present `unfolded`; infinity if it fails.
+        recorded: the same for a replay of the pass.
+        allowed: see `choose_unfolded`.
+    """
+    without = choose_unfolded(network, plain, allowed)
+    seconds = plain()
+    choose_unfolded(network, recorded, allowed)
+    if recorded() <= WORTHWHILE * seconds:
+        return True
+    network.unfolded = without
+    return False

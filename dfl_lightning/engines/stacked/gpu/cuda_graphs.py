@@ -73,6 +73,11 @@ class CudaGraphs:
         return graph.replay
 
 
+def can_record() -> bool:
+    """Return True if this version of torch has the memory pools that recordings share."""
+    return hasattr(torch.cuda, "MemPool")
+
+
 def obstacle(context: StackedContext, example: Tensor) -> str:
     """Say in a few words why the steps of a run cannot be recorded; return an empty string if they can.
 

@@ -49,7 +49,7 @@ def convolution(function: Callable[..., Tensor]) -> Rule:
 
     def rule(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
         """Compute one convolution with k times the groups, or by patches if the pass unfolds the layer."""
-        if name in now.unfolded:
+        if name in (now.unfolded or ()):
             return unfolded(layer, name, now, x)
         weight, bias = now.weight(name), flat(now.of(name, "bias"))
         clients = len(weight)

@@ -22,7 +22,7 @@ class Pass:
         sizes: number of real samples of each client, whose other samples are padding; None: all B.
         shares: weights of samples for batch norms that ignore padding, [k, B], see `masked_batch_norm`; None: there is
             no padding, or batch norms need not ignore it.
-        unfolded: convolutions that are computed by patches and a product; the network sets it.
+        unfolded: convolutions that are computed by patches and a product; None: those of the network, which sets it.
         dropped: number of dropout layers that the pass has applied.
         keeps_features: True to keep `features` in evaluation; in training they are always kept.
         features: inputs of the layers that the objective or the prediction reads, by their names, [k, B, ...] each.
@@ -33,7 +33,7 @@ class Pass:
     masks: Tensor | None = None
     sizes: Sequence[int] | None = None
     shares: Tensor | None = None
-    unfolded: frozenset[str] = frozenset()
+    unfolded: frozenset[str] | None = None
     dropped: int = 0
     keeps_features: bool = False
     features: dict[str, Tensor] = field(default_factory=dict)

@@ -166,7 +166,7 @@ class StackedNetwork:
 
     def _begin(self, now: Pass, inputs: Tensor) -> int:
         """Give the pass the tensors that clients share, and further names of tied ones; return the clients."""
-        now.unfolded = self.unfolded
+        now.unfolded = self.unfolded if now.unfolded is None else now.unfolded
         clients = len(next(iter(now.tensors.values()), inputs))
         if self.common:
             now.tensors = {**self._expanded(clients), **now.tensors}
