@@ -60,6 +60,7 @@ def chosen_width(clients: Federation, models: torch.Tensor, images: int) -> int:
     """Return the number of models at once that a run would choose by the times of single passes.
 
     Args:
+        clients: the federation, whose engine is tuned.
         models: the model of each job, long [j].
         images: images of each job.
     """
