@@ -10,6 +10,7 @@ from torch import Tensor
 from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import more_often_than_expected
 from dfl_lightning.functional.baselines.pens import Rule
+from dfl_lightning.functional.evaluation import neighbour_precision_recall
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -80,6 +81,8 @@ class PENS(Selection):
             UserError: clients do not wait for each other, and the limit is not that of each client's own choices.
         """
         n = federation.num_nodes
+        of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
+        self.logs = ("peers", *of_clusters)
         if federation.is_asynchronous and self.rule not in OF_OWN_CHOICES:
             raise UserError(
                 f"selection.rule={self.rule} compares with numbers of rounds that are the same for all clients, and "
@@ -127,8 +130,13 @@ class PENS(Selection):
             self.expected.add(up, chance[up.receivers])
 
     def on_round_end(self, round: Round) -> None:
-        """Log the mean number of peers, by the counts so far."""
-        round.log("peers", len(self._peers(round)) / round.num_nodes)
+        """Log the mean number of peers by the counts so far, and their precision and recall against known clusters."""
+        peers = self._peers(round)
+        round.log("peers", len(peers) / round.num_nodes)
+        if round.clusters is not None:
+            precision, recall = neighbour_precision_recall(peers, round.clusters, round.reachable)
+            round.log("matched_precision", precision)
+            round.log("matched_recall", recall)
 
     def _peers(self, round: Round) -> Links:
         """Return the peers: the clients chosen more often than the limit of a whole stage one."""

@@ -93,3 +93,16 @@ def test_budgets_come_first(start):
 def test_a_run_without_stage_two_is_remarked(start):
     remarks = start(PENS(stage_one=50), Uniform(), rounds=50).trainer.remarks
     assert "PENS stays in stage one for all 50 rounds: lower selection.stage_one" in remarks
+
+
+def test_peers_are_judged_against_known_clusters(start, make_clusters):
+    """The peers are counted by hand; a client without peers counts in the recall only."""
+    run = start(pens(), Uniform(), topology=make_clusters(6, [0, 0, 0, 1, 1, 1]), init="independent").go(5)
+    counts = sum(round.selected.long() for round in run.rounds[:4])
+    peers = [[j for j in range(6) if j != i and counts[i, j] > 2 * 4 / 5] for i in range(6)]
+    right = [sum(j // 3 == i // 3 for j in listed) for i, listed in enumerate(peers)]
+    found = run.rounds[-1].metrics
+    shares = [good / len(listed) for good, listed in zip(right, peers, strict=True) if listed]
+    assert found["matched_precision"] == pytest.approx(sum(shares) / len(shares))
+    assert found["matched_recall"] == pytest.approx(sum(good / 2 for good in right) / 6)
+    assert "matched_precision" not in start(pens(), Uniform()).go(1).rounds[0].metrics
