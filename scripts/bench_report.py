@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=100, help="default 100")
     parser.add_argument("--links", type=int, default=5, help="of a client in a round, and as many probes; default 5")
     parser.add_argument("--only-page", action="store_true", help="no pictures")
-    parser.add_argument("--to", metavar="FILE", help="keep the page")
+    parser.add_argument("--out", metavar="FILE", help="keep the page")
     words = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,13 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             for method in range(words.methods)
             for seed in range(words.seeds)
         ]
-        file = Path(words.to) if words.to else folder / "page.html"
-        page = timed([*runs, "--to", str(file)])
+        file = Path(words.out) if words.out else folder / "page.html"
+        page = timed([*runs, "--out", str(file)])
         size = file.stat().st_size / 1e6
         what = f"{len(runs)} runs, {words.rounds} rounds, {words.clients} clients, {words.links} links of each"
         print(f"{what}: page {size:.2f} MB in {page}", flush=True)
         if not words.only_page:
-            both = timed([*runs, "--to", str(file), "--figures", "png", "--figures-to", str(folder / "pictures")])
+            both = timed([*runs, "--out", str(file), "--figures", "png", "--figures-out", str(folder / "pictures")])
             print(f"with {len(list((folder / 'pictures').glob('*.png')))} pictures {both}", flush=True)
         print(f"opened: {opened(file)}", flush=True)
         for name, with_table in (("graph and matrix", False), ("and with the table of the round", True)):

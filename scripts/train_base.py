@@ -28,7 +28,7 @@ ALONE = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the base and export it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", default="base", help="folder of the file (default: %(default)s)")
+    parser.add_argument("--out", default="base", help="folder of the file (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=30_000, help="training blocks (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=8, help="passes over the blocks (default: %(default)s)")
     words = parser.parse_args(argv)
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = ["--trainer.default_root_dir", folder]
         code = run("fit", [*ALONE.split(), "--data.packages", json.dumps(PACKAGES), *sizes, *place])
         found = [file.parent for file in Path(folder).rglob("summary.json")]
-        return code or export([str(found[0]), "--to", words.to])
+        return code or export([str(found[0]), "--out", words.out])
 
 
 if __name__ == "__main__":

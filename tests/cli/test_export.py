@@ -146,12 +146,12 @@ def test_files_lie_in_the_run_folder_unless_told_otherwise(clients):
 
 def test_the_command_says_how_many_went_where(clients, tmp_path, capsys):
     trainer, _ = clients
-    main([str(trainer.run.path), "--client", "0", "3", "--to", str(tmp_path / "out")])
+    main([str(trainer.run.path), "--client", "0", "3", "--out", str(tmp_path / "out")])
     assert capsys.readouterr().out == f"2 models in {tmp_path / 'out'}\n"
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["client_0.safetensors", "client_3.safetensors"]
-    main([str(trainer.run.path), "--all", "--to", str(tmp_path / "all")])
+    main([str(trainer.run.path), "--all", "--out", str(tmp_path / "all")])
     assert capsys.readouterr().out == f"4 models in {tmp_path / 'all'}\n"
-    assert main([str(trainer.run.path), "--client", "1", "--to", str(tmp_path / "one")]) == 0
+    assert main([str(trainer.run.path), "--client", "1", "--out", str(tmp_path / "one")]) == 0
     assert capsys.readouterr().out == f"1 model in {tmp_path / 'one'}\n"
 
 
@@ -168,7 +168,7 @@ def test_the_command_says_how_many_went_where(clients, tmp_path, capsys):
         (["RUN", "--client", "-1"], "RUN: client -1 does not exist; the run has clients 0 to 3"),
         (["nowhere"], "nowhere: no checkpoints/last.ckpt in there; give a run folder or a checkpoint"),
         (["TORN"], "TORN: not a whole checkpoint"),
-        (["RUN", "--to", "TORN/below"], "TORN/below: cannot be written (Not a directory); choose another with --to"),
+        (["RUN", "--out", "TORN/below"], "TORN/below: cannot be written (Not a directory); choose another with --out"),
     ],
 )
 def test_a_mistake_is_answered_by_one_sentence(clients, tmp_path, capsys, words, answer):
@@ -219,13 +219,13 @@ def test_a_fine_tuned_model_scores_what_the_run_reported(tmp_path, monkeypatch, 
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
     capsys.readouterr()
 
-    assert main([str(run), "--to", "plain"]) == 0
+    assert main([str(run), "--out", "plain"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "6 models in plain",
         "as they are before fine-tuning; the run's scores are of the models after it, which --finetuned writes",
     ]
     state = torch.get_rng_state()
-    assert main([str(run), "--to", "tuned", "--finetuned"]) == 0
+    assert main([str(run), "--out", "tuned", "--finetuned"]) == 0
     assert capsys.readouterr().out == "6 models in tuned\n"
     assert torch.equal(torch.get_rng_state(), state)
     assert os.environ["PL_GLOBAL_SEED"] == "7"

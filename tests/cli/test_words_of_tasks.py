@@ -47,7 +47,7 @@ def test_run_uses_the_words_of_its_task(config, tmp_path, monkeypatch, capsys):
     assert cli.run("fit", words) == 0
     [run] = tmp_path.glob("runs/*/*")
     assert report_command.main([str(run)]) == 0
-    assert export_command.main([str(run), "--client", "0", "--to", "models"]) == 0
+    assert export_command.main([str(run), "--client", "0", "--out", "models"]) == 0
     printed = capsys.readouterr()
     [model] = (tmp_path / "models").glob("*.safetensors")
     with safe_open(model, "pt") as file:

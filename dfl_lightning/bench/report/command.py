@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help = "a run, a study, a cell of one, or a folder of these; NAME=FOLDER names the method of its runs"
         parser.add_argument("runs", nargs="+", metavar="FOLDER", help=help)
         help = "the page (default: in the first folder, report.html if it is a run, otherwise runs.html)"
-        parser.add_argument("--to", metavar="FILE", help=help)
+        parser.add_argument("--out", metavar="FILE", help=help)
         help = (
             "also each chart as a file (pdf, svg or png) and its numbers as CSV, in the folder figures next to the page"
         )
         parser.add_argument("--figures", metavar="FORMAT", help=help)
-        parser.add_argument("--figures-to", metavar="DIR", help="another folder for the figures")
+        parser.add_argument("--figures-out", metavar="DIR", help="another folder for the figures")
         help = "width of a figure on paper, such as 3.3in, 8.4cm or 240pt: with type of 8 points, and without a title"
         parser.add_argument("--width", help=help)
         parser.add_argument("--font", metavar="NAME", help="font family of the figures, which must be installed")
@@ -50,14 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         from dfl_lightning.bench.report.writing import write_report  # imported here, because --watch needs none of it
 
-        file = write_report(options.runs, options.to, options.figures, options.figures_to, options.width, options.font)
+        file = write_report(
+            options.runs, options.out, options.figures, options.figures_out, options.width, options.font
+        )
         print(f"{file} ({size(file.stat().st_size)})")
         return 0
 
     return end("dfl-report", work)
 
 
-_OF_PAGES = ("to", "figures", "figures_to", "width", "font")
+_OF_PAGES = ("out", "figures", "figures_out", "width", "font")
 
 
 def _copy_to_trackers(options: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ def write_report(
     runs: Sequence[str | os.PathLike[str]],
     to: str | os.PathLike[str] | None = None,
     figures: str | None = None,
-    figures_to: str | os.PathLike[str] | None = None,
+    figures_out: str | os.PathLike[str] | None = None,
     width: str | None = None,
     font: str | None = None,
 ) -> Path:
@@ -43,7 +43,7 @@ def write_report(
         runs: run folders, studies, cells of a study, and folders of these; `NAME=RUN` gives the run's method a name.
         to: file of the page; default: in the first folder, `report.html` if it is a run, otherwise `runs.html`.
         figures: `pdf`, `svg` or `png`: also write each chart in this format, and its rows as CSV.
-        figures_to: folder of these files; default: `figures` next to the page.
+        figures_out: folder of these files; default: `figures` next to the page.
         width: width of a figure on paper, for example `3.3in`, `8.4cm` or `240pt`: its type then has 8 points, and it
             has no title, which a paper sets itself; default: as large as on the page, with the title.
         font: font family of the figures, which must be installed; default: the page's.
@@ -60,14 +60,14 @@ def write_report(
     first = Path(_named(os.fspath(runs[0]))[1])
     file = Path(to) if to is not None else first / (PAGE if is_run(first) else PAGE_OF_FOLDER)
     if figures is None:
-        for option, value in (("figures-to", figures_to), ("width", width), ("font", font)):
+        for option, value in (("figures-out", figures_out), ("width", width), ("font", font)):
             if value is not None:
                 raise UserError(f"--{option} is about figures; give their format too, for example --figures pdf")
         return write_page(collect_named(runs), file)
     check_report()
     from dfl_lightning.bench.report.page.paper import read_paper
 
-    folder = file.parent / FIGURES if figures_to is None else Path(figures_to)
+    folder = file.parent / FIGURES if figures_out is None else Path(figures_out)
     return write_page(collect_named(runs), file, (folder, read_paper(figures, width, font)))
 
 
@@ -151,7 +151,7 @@ def write_methods(
     try:
         write_atomically(file, lambda open_file: open_file.write(text.encode()))
     except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
+        raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --out") from error
     if pictures is not None:
         with unchecked(), _without_garbage_collection():
             write_pictures([*drawn, *linked_figures(methods)], *pictures)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
 FILE is a path or the name of a shipped study (dfl-study list names them). All files of a
-study are in studies/<name>/, or in the folder of --to. Cells that were stopped or killed
+study are in studies/<name>/, or in the folder that --folder names. Cells that were stopped or killed
 resume from their last checkpoint.
 
   dfl-study run digits_small --explain     cells, hours, memory, disk, estimated from a few rounds
@@ -93,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
         one.add_argument("file", metavar="FILE", help="a study file, or the name of a shipped one")
         if name == "add-seeds":
             one.add_argument("number", metavar="N", type=int, help="how many")
-        one.add_argument("--to", metavar="DIR", help="the study's folder; default studies/<name>")
+        one.add_argument("--folder", metavar="DIR", help="the study's folder; default studies/<name>")
         if name != "add-seeds":
             help = "a part of the rounds, for example 0.1: separate cells, marked in every table"
             one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
@@ -153,7 +153,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         cluster.check_options(words.options, words.jobs)
     jobs = words.jobs or 1
     study = read_study_file(words.file)
-    folder = _folder(study, words.to)
+    folder = _folder(study, words.folder)
     tuned = chosen_values(study, folder, words.scale)
     if tuned is None and on_cluster:
         raise UserError(f"{study.path}: tune cannot run as jobs; run it here first: {_again(words, 'tune')}")
@@ -221,7 +221,7 @@ def _settle_code(plan: Plan, accepts: bool) -> Iterator[str]:
 def tune_only(words: argparse.Namespace) -> int:
     """Run the trials that are not done, and print the values that they choose."""
     study = read_study_file(words.file)
-    folder = _folder(study, words.to)
+    folder = _folder(study, words.folder)
     study.require_tune()
     if words.jobs is not None and words.jobs < 1:
         raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
@@ -293,8 +293,8 @@ def _again(words: argparse.Namespace, command: str) -> str:
     part = getattr(words, "scale", 1.0)  # add-seeds has no such option
     scale = ["--scale", f"{part:g}"] if part < 1 else []
     discard = ["--discard-models"] * (command == "run" and getattr(words, "discard_models", False))
-    to = ["--to", words.to] if words.to else []
-    return shlex.join(["dfl-study", command, words.file, *to, *scale, *discard])
+    folder = ["--folder", words.folder] if words.folder else []
+    return shlex.join(["dfl-study", command, words.file, *folder, *scale, *discard])
 
 
 def status(words: argparse.Namespace) -> int:
@@ -370,7 +370,7 @@ def _file_to_repeat(words: argparse.Namespace, study: Study) -> StudyFile:
 def more_seeds(words: argparse.Namespace) -> int:
     """Add seeds to a study."""
     study = read_study_file(words.file)
-    folder = _folder(study, words.to)
+    folder = _folder(study, words.folder)
     new = add_seeds(study, folder, words.number)
     added = ", ".join(map(str, new))
     print(f"added the seeds {added} in {folder / 'seeds.yaml'}; train them with: {_again(words, 'run')}")
@@ -386,7 +386,7 @@ def list_studies(words: argparse.Namespace) -> int:
 
 def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
     study = read_study_file(words.file)
-    folder = _folder(study, words.to)
+    folder = _folder(study, words.folder)
     tuned = chosen_values(study, folder, words.scale)
     if tuned is None:
         raise UserError(
@@ -413,7 +413,7 @@ def _make_folder(plan: Plan) -> None:
         write_cells(plan)
     except OSError as error:
         raise UserError(
-            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); give another with --to"
+            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); give another with --folder"
         ) from error
 
 
@@ -422,7 +422,7 @@ def _make_trials_folder(folder: Path) -> None:
         (folder / TRIALS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: the study's folder cannot be made ({error.strerror}); give another with --to"
+            f"{folder}: the study's folder cannot be made ({error.strerror}); give another with --folder"
         ) from error
 
 

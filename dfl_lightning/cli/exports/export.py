@@ -63,7 +63,7 @@ def _export(
         files = [_write(content, client, folder, rows) for client in chosen]
         return files, bool(epochs) and not finetuned
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --to") from error
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --out") from error
 
 
 def _finetuned(checkpoint: Path) -> Tensor:
@@ -120,7 +120,7 @@ def export_as_asked(options: argparse.Namespace) -> int:
     with quiet_lightning():
         warnings.showwarning = lambda message, *where, **more: print(f"dfl-export: warning: {message}", file=sys.stderr)
         try:
-            files, not_evaluated = _export(options.run, options.client, options.to, options.finetuned)
+            files, not_evaluated = _export(options.run, options.client, options.out, options.finetuned)
         except Exception as error:
             sentence = _users_mistake(error)
             if sentence is None or isinstance(error, UserError):

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--client", type=int, nargs="+", help="which clients (default: all)")
         which.add_argument("--all", action="store_true", help="all clients")
-        parser.add_argument("--to", help="the folder for the files (default: RUN/export)")
+        parser.add_argument("--out", help="the folder for the files (default: RUN/export)")
         parser.add_argument(
             "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
         )

@@ -28,11 +28,11 @@ def test_page_is_written_into_the_run_or_as_requested(tmp_path, make_run, capsys
         main(
             [
                 str(run),
-                "--to",
+                "--out",
                 str(tmp_path / "a" / "b.html"),
                 "--figures",
                 "png",
-                "--figures-to",
+                "--figures-out",
                 str(tmp_path / "pictures"),
             ]
         )
@@ -50,8 +50,8 @@ def test_mistakes_are_answered_by_one_sentence(tmp_path, make_run, capsys, monke
     assert "none: the folder does not exist; give a run folder or a folder of runs" in capsys.readouterr().err
     run = make_run(tmp_path / "run", [[0.5, 0.6]])
     (tmp_path / "file").write_text("")
-    assert main([str(run), "--to", str(tmp_path / "file" / "page.html")]) == 2
-    assert "choose another file with --to" in capsys.readouterr().err
+    assert main([str(run), "--out", str(tmp_path / "file" / "page.html")]) == 2
+    assert "choose another file with --out" in capsys.readouterr().err
     assert gc.isenabled()  # which rests while a page is made
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     assert main([str(run)]) == 2

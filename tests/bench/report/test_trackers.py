@@ -113,8 +113,8 @@ def test_a_missing_library_and_a_full_folder_are_refused(tmp_path, runs, monkeyp
         ),
         ([f"--to-{option}", str(runs[0] / "metrics.csv")], "metrics.csv: this is a file; give a folder"),
         (
-            [f"--to-{option}", "x", "--to", "page.html"],
-            "--to is about a page, and --to-tensorboard and --to-wandb make none",
+            [f"--to-{option}", "x", "--out", "page.html"],
+            "--out is about a page, and --to-tensorboard and --to-wandb make none",
         ),
         ([f"--to-{option}", "x", "--watch"], f"--to-{option} is about files, and --watch writes none"),
     ):

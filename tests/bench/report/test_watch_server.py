@@ -163,7 +163,7 @@ def test_wrong_options_are_refused_in_a_sentence(tmp_path, served, capsys):
         ([str(tmp_path / "none"), "--watch"], "none: the folder does not exist; give a folder of runs"),
         ([str(tmp_path / "file"), "--watch"], "file: this is a file; give a folder of runs"),
         ([f"mine={tmp_path}", "--watch"], "--watch names methods itself; give the folder alone"),
-        ([str(tmp_path), "--watch", "--to", "x.html"], "--to is about files, and --watch writes none"),
+        ([str(tmp_path), "--watch", "--out", "x.html"], "--out is about files, and --watch writes none"),
         ([str(tmp_path), "--watch", "--figures", "pdf"], "--figures is about files, and --watch writes none"),
         ([str(tmp_path), "--port", "1"], "--port is about --watch; give that too"),
         ([str(tmp_path), "--host", "::1"], "--host is about --watch; give that too"),

@@ -251,7 +251,7 @@ def test_preempted_job_is_requeued_and_ends_with_equal_bits(one_cell, cluster, j
     assert "Gossip, IID, seed 0: done" in out
     assert len(list((cell.folder / "run").iterdir())) == 1
     with in_this_process():
-        assert main(["run", "small.yaml", "--to", "alone"]) == 0
+        assert main(["run", "small.yaml", "--folder", "alone"]) == 0
     assert differences(cell, plan("alone")) == []
 
 
@@ -290,7 +290,7 @@ def test_local_executor_resumes_after_time_limits_with_equal_bits(one_cell, diff
     plan = one_cell(1500)
     cell = plan()
     began = time.monotonic()
-    assert main(["run", "small.yaml", "--to", "alone"]) == 0
+    assert main(["run", "small.yaml", "--folder", "alone"]) == 0
     signalled = 0.4 * (time.monotonic() - began)  # in the midst of the rounds
     limits = ["--slurm.timeout_min", f"{(signalled + 15) / 60:.2f}", "--slurm.signal_delay_s", "15"]
     assert "small: 1 cell submitted" in started("run", "small.yaml", "--slurm.executor", "local", *limits)

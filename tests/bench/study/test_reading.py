@@ -196,14 +196,14 @@ def test_a_study_without_a_finished_cell_has_no_page(study_of, capsys):
     assert main(["report", "small.yaml"]) == 2
     sentence = "no cell is done yet; train them with: dfl-study run small.yaml"
     assert f"studies/small: {sentence}\n" in capsys.readouterr().err
-    assert main(["report", "small.yaml", "--to", "else where", "--scale", "0.5"]) == 2
-    assert f"else where: {sentence} --to 'else where' --scale 0.5\n" in capsys.readouterr().err
+    assert main(["report", "small.yaml", "--folder", "else where", "--scale", "0.5"]) == 2
+    assert f"else where: {sentence} --folder 'else where' --scale 0.5\n" in capsys.readouterr().err
 
 
 def test_the_command_after_further_seeds_is_about_the_same_folder(study_of, capsys):
     study_of()
-    assert main(["add-seeds", "small.yaml", "1", "--to", "there"]) == 0
-    assert capsys.readouterr().out.endswith("train them with: dfl-study run small.yaml --to there\n")
+    assert main(["add-seeds", "small.yaml", "1", "--folder", "there"]) == 0
+    assert capsys.readouterr().out.endswith("train them with: dfl-study run small.yaml --folder there\n")
 
 
 def test_places_of_several_columns_are_distinguished(planned, pretend, tmp_path, monkeypatch):

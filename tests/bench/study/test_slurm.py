@@ -113,7 +113,7 @@ def test_time_limit_requeues_a_cell_which_ends_with_equal_bits(study, load, tmp_
     """SLURM signals a minute and a half at most after the start, during which each round of the cell takes a second."""
     (tmp_path / "mine.py").write_text(WAITING)
     cells = study(300, monitors=["mine.Waiting"])
-    assert main(["run", "small.yaml", "--to", "alone", "-j", str(CORES)]) == 0  # on one thread, as the job
+    assert main(["run", "small.yaml", "--folder", "alone", "-j", str(CORES)]) == 0  # on one thread, as the job
     waiting = tmp_path / "waiting"
     waiting.touch()
     limits = ["--slurm.timeout_min", "2", "--slurm.signal_delay_s", "30", "--slurm.cpus_per_task", "1"]

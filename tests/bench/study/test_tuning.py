@@ -271,7 +271,7 @@ def test_test_labels_do_not_change_the_choice_of_trials(study_of, capsys, monkey
     (tmp_path / "mine.py").write_text(MINE)
     data = {**VALIDATED["data"], "class_path": "mine.Mislabelled"}
     study_of(base={**base, "data": data}, rows=rows, columns=columns, tune=tune)
-    assert main(["tune", "small.yaml", "--to", "other"]) == 0
+    assert main(["tune", "small.yaml", "--folder", "other"]) == 0
     other = yaml.safe_load(tuned_file(Path("other"), 1.0).read_text())["chosen"][0]
     same = ("values", "validation_accuracy", "trial")
     assert {key: other[key] for key in same} == {key: first[key] for key in same}

@@ -158,7 +158,7 @@ def take(folder: Path) -> FolderLock:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: the cell's folder cannot be made ({error.strerror}); give another with --to"
+            f"{folder}: the cell's folder cannot be made ({error.strerror}); give another with --folder"
         ) from error
     lock = FolderLock()
     try:

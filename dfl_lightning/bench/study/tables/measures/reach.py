@@ -114,7 +114,7 @@ def require_one_score(target: float, scores: Mapping[str, Score]) -> None:
         named = ", ".join(f"{column}: {score.label}" for column, score in scores.items())
         raise UserError(
             f"--reach {target:g}: the columns have several scores ({named}), so that one value does not suit all of "
-            "them; give a study file with the columns of one score, and the same folder with --to"
+            "them; give a study file with the columns of one score, and the same folder with --folder"
         )
     if any(score.percent for score in scores.values()) and not 1 < target <= 100:
         instead = f"; for {100 * target:g} % give {100 * target:g}" if 0 < target <= 1 else ""
