@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
 FILE is a path or the name of a shipped study (dfl-study list names them). All files of a
-study are in studies/<name>/, or in the folder that --folder names. Cells that were stopped or killed
-resume from their last checkpoint.
+study are in studies/<name>/, or in the folder that --folder names. Cells that were stopped
+or killed resume from their last checkpoint.
 
   dfl-study run digits_small --explain     cells, hours, memory, disk, estimated from a few rounds
   dfl-study run digits_small -j 2          train the cells that are not done, two at a time
