@@ -23,6 +23,19 @@ from typing import Any
 from dfl_lightning.bench.study.processes.fork_end import end_fork
 from dfl_lightning.cli.loading import loading, own_process
 
+# Why this is not the `forkserver` of `multiprocessing` with a preload, as tried with Python 3.11:
+# - If its server is killed, it reports exit code 255 for cells that still run; the study would start them twice. Here a
+#   cell's end shows in its standard input then.
+# - Its `start` waits until the server has imported the libraries, for seconds, in which the study stops no other cell.
+# - It ignores an ImportError of a preloaded module, and each cell then imports in silence. It reports neither threads
+#   nor CUDA that imports have started, which a fork would not survive.
+# - Its server is in the study's session: Ctrl-C during the import ends it with a traceback on the study's terminal,
+#   where all other output of the imports is printed too.
+# - It gives the server the variables of the study's process, not those that are chosen for cells, such as threads.
+# - Its processes run no exit handlers, and its server outlives a killed study as long as a cell does.
+# A session of its own, the log, the lock, seeds and Python's own end would have to be added to a fork of it as they are
+# here; what it would replace is `serve` and `exit_code`, and of `forks.py` the start of the server.
+
 PRELOADED = ("dfl_lightning.cli.command", "dfl_lightning.engines.stacked")
 """Modules that import all that a run needs."""
 
