@@ -35,12 +35,12 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
     federation, engine = module.federation, module.engine
     references = evaluated_models(module)
     splits = _splits_with_data(federation)
-    engine.failures = {}  # of selections that evaluated models before
+    engine.failures.clear()  # of selections that evaluated models before
     if federation.policy(Prediction) is None:
         by_split = {split: _without_broken(module, engine.evaluate(references, split), split) for split in splits}
     else:
         by_split = predict(engine, *_members(module, references, stage), splits)[1]
-    module.warn_of_failed_metrics(engine.gathered_failures())
+    module.warn_of_failed_metrics(engine.failures.gather(engine.bank.ranks))
     results: dict[str, Tensor] = {}
     for split, scores in by_split.items():
         results |= {f"{split}_loss": scores.losses}

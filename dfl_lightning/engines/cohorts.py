@@ -69,6 +69,37 @@ def cohorts_on_gpus(
     return [part[turn] for turn in range(len(parts[0])) for part in parts]
 
 
+def cohort_of(owners: Tensor, cohorts: Sequence[Tensor]) -> Tensor:
+    """Return the index of each owner's cohort; the number of cohorts for the global test set (owner -1).
+
+    Args:
+        owners: long [J].
+        cohorts: all clients, divided.
+    """
+    cohort_of_client = torch.full((sum(map(len, cohorts)) + 1,), len(cohorts))
+    for index, cohort in enumerate(cohorts):
+        cohort_of_client[cohort] = index
+    return cohort_of_client[owners]  # -1 is the last entry
+
+
+def by_cohort(owners: Tensor, cohorts: Sequence[Tensor]) -> list[Tensor]:
+    """Group the indices of jobs by cohort; empty groups are left out, the global test set (owner -1) comes last.
+
+    Args:
+        owners: long [J].
+        cohorts: all clients, divided.
+
+    Examples:
+        >>> cohorts = [torch.tensor([1]), torch.tensor([2]), torch.tensor([0, 3])]
+        >>> [jobs.tolist() for jobs in by_cohort(torch.tensor([-1, 0, 1, 3]), cohorts)]
+        [[2], [1, 3], [0]]
+    """
+    indices = cohort_of(owners, cohorts)
+    order = torch.argsort(indices, stable=True)
+    counts = torch.bincount(indices, minlength=len(cohorts) + 1)
+    return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
+
+
 def _number_of_blocks(clients: int, narrowest: int, widest: int) -> int:
     fewest, worthwhile = math.ceil(clients / widest), clients // narrowest
     eights = VIRTUAL_WORKERS * math.ceil(fewest / VIRTUAL_WORKERS)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,19 +16,20 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.card import one_sentence, out_of_memory
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
-from dfl_lightning.bank.references import References, Weights
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.allocator import keep_freed_memory
-from dfl_lightning.engines.cohorts import plan_cohorts
+from dfl_lightning.engines.calling.global_draws import refuse_global_draws
+from dfl_lightning.engines.cohorts import by_cohort, cohort_of, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation, Progress, Targets, Trained, Training
-from dfl_lightning.engines.placing import parts_of, set_mode
+from dfl_lightning.engines.placing import set_mode
+from dfl_lightning.engines.scoring.evaluation_plan import EvaluationPlan, plan_evaluation, portions
+from dfl_lightning.engines.scoring.metric_failures import MetricFailures
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs
-from dfl_lightning.metrics import ClientMetric
-from dfl_lightning.utils.randomness.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
 from dfl_lightning.utils.words import nth_round
 
@@ -44,22 +44,6 @@ COMPOSED_AT_ONCE = 32
 
 REMOTE_BYTES = 2**28
 """Approximate bytes of other processes' rows that a process holds at a time in an evaluation."""
-
-
-@dataclass(frozen=True)
-class EvaluationPlan:
-    """Division of an evaluation's jobs into pieces; it does not depend on the number of processes and threads.
-
-    Args:
-        home: long [J], the client in whose cohort a job is done; -1 for the global test set.
-        shared_samples: indices of jobs, long; each tensor has jobs of one owner that are scored together on its
-            samples.
-        others: indices of the other jobs, long; each tensor has jobs of one cohort, if they are not too many.
-    """
-
-    home: Tensor
-    shared_samples: list[Tensor]
-    others: list[Tensor]
 
 
 class Engine(ABC):
@@ -82,7 +66,7 @@ class Engine(ABC):
         details: further decisions made at the start, by name, for the summary.
         reason: reason for the choice of this engine, in a few words; empty if `auto` or the user chose it directly.
         between_cohorts: function that the main thread calls now and then; it raises to abandon the work (Ctrl-C).
-        failures: errors of metrics in this process' evaluations, in words, by column and client.
+        failures: errors of metrics in this process' evaluations.
     """
 
     name = "engine"
@@ -95,7 +79,7 @@ class Engine(ABC):
         self.reason = ""
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
-        self.failures: dict[tuple[str, int], str] = {}
+        self.failures = MetricFailures(tuple(config.metrics))
 
     def attach(self, bank: Bank) -> None:
         """Set the bank whose models the engine works on, and give the bank the engine's cohorts and device."""
@@ -209,19 +193,24 @@ class Engine(ABC):
         bank.join_device()
         if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
             raise ValueError("a model with personal parameters needs an owner; the global test set has none")
-        ranks, refusal = bank.ranks, partial(self.drew, "an evaluation")
+        ranks = bank.ranks
         with bank.timed("evaluate"), float32_arithmetic(self.config.tf32):
             if ranks.count == 1:
-                with one_sentence(), no_global_draws(refusal):
+                with one_sentence(), refuse_global_draws(self.config, self.data, "an evaluation"):
                     return self.score(references, split)
             plan = self.plan(references, split)
             mine = ranks.at_home(plan.home)
             names = self.config.task.names
             table = torch.full((2 + len(self.metrics) + len(names), len(references)), math.nan, dtype=torch.float64)
-            for wave in self.waves(plan):
+            for wave in self.waves(plan.home, plan.pieces):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
-                with bank.with_remote_rows(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
+                with (
+                    bank.with_remote_rows(jobs),
+                    ranks.together(),
+                    one_sentence(),
+                    refuse_global_draws(self.config, self.data, "an evaluation"),
+                ):
                     scores = self.score(jobs, split)
                 assert scores.weights is not None
                 lines = [scores.losses, scores.weights, *scores.metrics.values(), *scores.means.values()]
@@ -230,35 +219,6 @@ class Engine(ABC):
             metrics, means = others[: len(self.metrics)], others[len(self.metrics) :]
             of_task = dict(zip(names, means, strict=True))
             return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)), weights, of_task)
-
-    def note_failures(self, owner: int, metrics: Iterable[ClientMetric]) -> None:
-        """Keep the errors of a client's metrics, which are NaN then.
-
-        Args:
-            owner: the client; -1: the global test set.
-            metrics: in the order of the config's metrics, after `compute`.
-        """
-        for column, metric in zip(self.config.metrics, metrics, strict=True):
-            if metric.error is not None:
-                self.failures[column, owner] = metric.failure
-
-    def gathered_failures(self) -> dict[tuple[str, int], str]:
-        """Return the errors of all processes' metrics since the last call, by column and client; all call this."""
-        found, self.failures = self.failures, {}
-        ranks = self.bank.ranks
-        if not self.config.metrics or ranks.count == 1 or not ranks.any(bool(found)):
-            return found
-        alike: dict[tuple[str, str], list[int]] = {}
-        for (column, owner), why in sorted(found.items()):
-            alike.setdefault((column, why), []).append(owner)
-        lines = [f"{column}\t{' '.join(map(str, owners))}\t{why}\n" for (column, why), owners in alike.items()]
-        together: dict[tuple[str, int], str] = {}
-        for text in ranks.texts("".join(lines)):
-            for line in text.splitlines(keepends=True):
-                if line.endswith("\n"):  # a line that was cut off is left out
-                    column, owners_in_words, why = line.rstrip("\n").split("\t")
-                    together |= {(column, int(owner)): why for owner in owners_in_words.split()}
-        return together
 
     # --- execution --------------------------------------------------------------------------------------------------
     def _train(
@@ -274,8 +234,8 @@ class Engine(ABC):
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
         with bank.timed("train"), bank.with_remote_rows(jobs), float32_arithmetic(self.config.tf32):
-            refusal = partial(self.drew, f"{nth_round(training.round)}: local training")
-            with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
+            work = f"{nth_round(training.round)}: local training"
+            with ranks.together(), one_sentence(self.out_of_memory), refuse_global_draws(self.config, self.data, work):
                 done = self._train_cohorts(jobs, training, targets, progress)
             parts = (done.losses, done.samples, done.finite, *done.numbers.values())
             spread = [_spread(part, mine, len(references)) for part in parts]
@@ -291,7 +251,7 @@ class Engine(ABC):
         samples = torch.zeros(count, dtype=torch.long)
         finite = torch.ones(count, dtype=torch.bool)
         numbers = {name: losses.clone() for name in training.changed_numbers}
-        cohorts = self.by_cohort(references.owners)
+        cohorts = by_cohort(references.owners, self.cohorts)
         if training.own is not None:
             cohorts = training.own.divide(references.owners, cohorts)
         ended = 0
@@ -360,16 +320,6 @@ class Engine(ABC):
         """Names of the numbers that an evaluation adds to losses: the task's numbers, and the chosen metrics."""
         return (*self.config.task.numbers, *self.config.metrics)
 
-    def rows_read(self, references: References) -> Tensor:
-        """Return the row that each reference equals, long [J]; -1 for a model that is combined from several rows."""
-        term, *others = references.terms
-        if others or isinstance(term.which, Weights):
-            return torch.full_like(references.owners, -1)
-        if not len(self.layout.personal):
-            return term.which
-        mine = (term.which == references.owners) & (term.rows == references.personal)
-        return torch.where(mine, term.which, -1)
-
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
         """Return groups of jobs of one owner that are faster together than with jobs of the same model.
 
@@ -390,88 +340,25 @@ class Engine(ABC):
         return COMPOSED_AT_ONCE
 
     def plan(self, references: References, split: str) -> EvaluationPlan:
-        """Divide the jobs of an evaluation into pieces, and assign each job to a cohort; a pure function of the jobs.
-
-        A job that reads one unchanged row is done in the cohort of that row, so that the row need not be moved; other
-        jobs, and those that share samples, are done in the cohort of the owner.
+        """Divide the jobs of an evaluation into pieces, and assign each job to a cohort.
 
         Args:
             references: J models.
             split: `train`, `val` or `test` data of each reference's owner.
         """
-        read, owners = self.rows_read(references), references.owners
-        home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
-        shared_samples = self.shared_samples(references, split)
-        rest = torch.ones(len(owners), dtype=torch.bool)
-        for jobs in shared_samples:
-            home[jobs], rest[jobs] = owners[jobs], False
-        left, others = torch.nonzero(rest).squeeze(1), []
-        for jobs in (left[indices] for indices in self.by_cohort(home[left])):
-            composed = read[jobs] < 0
-            others += [jobs[~composed], *jobs[composed].split(self.composed_at_once)]
-        return EvaluationPlan(home, shared_samples, [piece for piece in others if len(piece)])
+        shared = self.shared_samples(references, split)
+        return plan_evaluation(references, self.layout, self.cohorts, shared, self.composed_at_once)
 
-    def waves(self, plan: EvaluationPlan) -> list[Tensor]:
-        """Divide the jobs into portions of whole pieces, so that a process holds few rows of other processes at a time.
-
-        The portions are the same in all processes. Each has pieces of all cohorts, since cohorts are scored at the same
-        time if there are threads.
-        """
-        cohort = self.cohort_of(plan.home)
-        processes = self.config.processes
-        piece_bytes = self.composed_at_once * self.layout.width * self.config.dtype.itemsize
-        at_once = max(1, REMOTE_BYTES // (piece_bytes * -(-len(self.cohorts) // processes)))
-        portions: list[list[Tensor]] = []
-        turn: Counter[int] = Counter()
-        for piece in (*plan.shared_samples, *plan.others):
-            index = int(cohort[piece[0]])
-            number = turn[index] // at_once
-            if number == len(portions):
-                portions.append([])
-            portions[number].append(piece)
-            turn[index] += 1
-        return [torch.cat(portion).sort().values for portion in portions]
-
-    def cohort_of(self, owners: Tensor) -> Tensor:
-        """Return the index of each owner's cohort; the number of cohorts for the global test set (owner -1)."""
-        cohort_of_client = torch.full((self.data.num_clients + 1,), len(self.cohorts))
-        for index, cohort in enumerate(self.cohorts):
-            cohort_of_client[cohort] = index
-        return cohort_of_client[owners]  # -1 is the last entry
-
-    def by_cohort(self, owners: Tensor) -> list[Tensor]:
-        """Group the indices of jobs by cohort; empty groups are left out, the global test set (owner -1) comes last."""
-        indices = self.cohort_of(owners)
-        order = torch.argsort(indices, stable=True)
-        counts = torch.bincount(indices, minlength=len(self.cohorts) + 1)
-        return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
-
-    def drew(self, what: str, generators: str) -> str:
-        """Say that code drew from global generators during the engine's work, and name the parts that may have drawn.
+    def waves(self, home: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
+        """Divide jobs into portions of whole pieces, so that a process holds few rows of other processes at a time.
 
         Args:
-            what: name of the work.
-            generators: names of the generators.
+            home: the client in whose cohort each job is done, long [J]; -1 for the global test set.
+            pieces: indices of jobs of one cohort each, long.
         """
-        config = self.config
-        parts: dict[str, list[object]] = {
-            "model.network": [config.network, *config.network.modules()],
-            "model.loss": list(parts_of(config.loss)),
-            "model.metrics": list(config.metrics.values()),
-            "objective": [config.objective],
-            "prediction": [config.prediction],
-            "augmentation": [self.data.augment],
-        }
-        names = [
-            f"{part} {name_of(things[0])}"
-            for part, things in parts.items()
-            if any(_is_users(thing) for thing in things)
-        ]
-        return (
-            f"{what} draws from {generators}, whose state is not in checkpoints, so that a resumed run would differ "
-            f"({' or '.join(names) or f'model.network {name_of(config.network)}'}); draw nothing there, "
-            "except by dropout layers of torch.nn"
-        )
+        piece_bytes = self.composed_at_once * self.layout.width * self.config.dtype.itemsize
+        at_once = max(1, REMOTE_BYTES // (piece_bytes * -(-len(self.cohorts) // self.config.processes)))
+        return portions(pieces, cohort_of(home, self.cohorts), at_once)
 
     def samples(self, owner: int, split: str) -> Tensor:
         """Return the indices of a client's samples, int64.
@@ -490,9 +377,3 @@ class Engine(ABC):
 def _spread(values: Tensor, index: Tensor, count: int) -> Tensor:
     """Return a tensor of `count` values with these values at `index` and zeros elsewhere."""
     return values if len(index) == count else values.new_zeros(count).index_copy_(0, index, values)
-
-
-def _is_users(thing: object) -> bool:
-    """Return True if a part of local work is the user's own: neither from this package nor from its libraries."""
-    packages = ("builtins", "dfl_lightning", "torch", "torchmetrics", "torchvision")
-    return thing is not None and name_of(thing).partition(".")[0] not in packages

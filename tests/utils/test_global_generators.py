@@ -13,6 +13,7 @@ from torchmetrics import Metric
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
+from dfl_lightning.engines.calling.global_draws import refuse_global_draws
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Plain
 from dfl_lightning.round.callback import RoundCallback
@@ -342,13 +343,19 @@ def test_a_draw_in_evaluations_only_is_refused(small_run):
 def test_a_shipped_network_with_a_users_layer_is_named(small_run):
     run = prepare(small_run(1))
     engine = run.module.engine
-    assert engine.drew("x", "y").endswith(
+    assert said_of_a_draw(engine).endswith(
         "(model.network dfl_lightning.models.mlp.MLP); draw nothing there, except by dropout layers of torch.nn"
     )
     run.module.network.add_module("more", Noisy(random.random))
-    assert "(model.network dfl_lightning.models.mlp.MLP)" in engine.drew("x", "y")
+    assert "(model.network dfl_lightning.models.mlp.MLP)" in said_of_a_draw(engine)
     engine.config.metrics["guess"] = Guess()
-    assert f"MLP or model.metrics {name_of(Guess)})" in engine.drew("x", "y")
+    assert f"MLP or model.metrics {name_of(Guess)})" in said_of_a_draw(engine)
+
+
+def said_of_a_draw(engine):
+    with pytest.raises(UserError) as error, refuse_global_draws(engine.config, engine.data, "x"):
+        random.random()
+    return str(error.value)
 
 
 def test_shipped_networks_of_random_first_parameters_pass(small_run):

@@ -16,6 +16,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.cohorts import by_cohort
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
@@ -93,7 +94,7 @@ class LoopEngine(Engine):
     def score(self, references: References, split: str) -> Evaluation:
         """Score the jobs one after the other; see `Engine.score`."""
         bank = self.bank
-        cohorts = self.by_cohort(references.owners)
+        cohorts = by_cohort(references.owners, self.cohorts)
         set_mode(self.config.loss, False)
 
         def work(jobs: Tensor) -> list[Tensor]:
@@ -104,7 +105,7 @@ class LoopEngine(Engine):
                     row = bank.materialise(references.take(torch.tensor([job])))[0]
                     owner = int(references.owners[job])
                     scores.append(scratch.scores(row, self.samples(owner, split)))
-                    self.note_failures(owner, scratch.metrics)
+                    self.failures.add(owner, scratch.metrics)
             return scores
 
         with workers(self.threads) as pool, one_blas_thread():

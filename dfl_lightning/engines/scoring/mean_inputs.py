@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
+from dfl_lightning.engines.calling.global_draws import refuse_global_draws
+from dfl_lightning.engines.cohorts import by_cohort
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.float32 import float32_arithmetic
-from dfl_lightning.utils.randomness.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
 
 
@@ -33,7 +32,7 @@ def mean_inputs(engine: Engine, references: References, layer: str, split: str) 
     bank, ranks, config = engine.bank, engine.bank.ranks, engine.config
     bank.join_device()
     mine = references.take(torch.nonzero(ranks.at_home(references.owners)).squeeze(1))
-    pieces = [some for jobs in engine.by_cohort(mine.owners) for some in jobs.split(engine.predicted_at_once)]
+    pieces = [some for jobs in by_cohort(mine.owners, engine.cohorts) for some in jobs.split(engine.predicted_at_once)]
 
     def work(jobs: Tensor) -> Tensor:
         with torch.no_grad():
@@ -41,14 +40,13 @@ def mean_inputs(engine: Engine, references: References, layer: str, split: str) 
             features = [by_split[split].features[layer] for by_split in outputs]
             return torch.stack([values.flatten(0, -2).sum(0) / max(1, values[..., 0].numel()) for values in features])
 
-    refusal = partial(engine.drew, "an evaluation")
     with (
         bank.timed("evaluate"),
         float32_arithmetic(config.tf32),
         bank.with_remote_rows(mine),
         ranks.together(),
         one_sentence(),
-        no_global_draws(refusal),
+        refuse_global_draws(config, engine.data, "an evaluation"),
         workers(engine.threads) as pool,
         one_blas_thread(),
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,15 +12,16 @@ from torch import Tensor
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
+from dfl_lightning.engines.calling.global_draws import refuse_global_draws
+from dfl_lightning.engines.cohorts import by_cohort
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan
+from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.engines.scoring.mean_scores import mean_scores, no_scores
 from dfl_lightning.engines.scoring.prediction_rule import LabelledOutputs, Outputs, PredictionRule
 from dfl_lightning.metrics import ClientMetric, metrics_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.randomness.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
 
 SUM_IS_ONE = 1e-4
@@ -65,15 +65,19 @@ def predict(
             kept = _own_rows(engine, references.owners[jobs])
             return _piece_scores(engine, outputs, kept, references.owners[jobs], shares[jobs], splits)
 
-    refusal = partial(engine.drew, "an evaluation")
     with bank.timed("evaluate"), float32_arithmetic(config.tf32):
         # As in other evaluations, a process holds few rows of other processes at a time.
-        for wave in engine.waves(EvaluationPlan(references.owners, pieces, [])):
+        for wave in engine.waves(references.owners, pieces):
             begun = torch.zeros(len(references), dtype=torch.bool)
             begun[wave] = True
             here = [piece for piece in pieces if bool(begun[piece[0]] & mine[piece[0]])]
             jobs = references.take(wave[mine[wave]])
-            with bank.with_remote_rows(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
+            with (
+                bank.with_remote_rows(jobs),
+                ranks.together(),
+                one_sentence(),
+                refuse_global_draws(config, engine.data, "an evaluation"),
+            ):
                 with workers(engine.threads) as pool, one_blas_thread():
                     done = pool.map(work, here, between=engine.between_cohorts)
                 for piece, numbers in zip(here, done, strict=True):
@@ -112,7 +116,7 @@ def _pieces(engine: Engine, owners: Tensor, counts: Tensor) -> list[Tensor]:
     """
     ends = counts.cumsum(0)
     begins, pieces = ends - counts, []
-    for cohort in engine.by_cohort(owners[begins]):
+    for cohort in by_cohort(owners[begins], engine.cohorts):
         some: list[Tensor] = []
         for index in cohort.tolist():
             jobs = torch.arange(int(begins[index]), int(ends[index]))
@@ -151,7 +155,7 @@ def _piece_scores(
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
             scores.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
-            engine.note_failures(int(owners[jobs[0]]), metrics)
+            engine.failures.add(int(owners[jobs[0]]), metrics)
     reported = 1 + len(config.task.numbers) + len(config.metrics)
     numbers = torch.stack(scores)[:, :reported].cpu()  # The host waits for a GPU only once, here.
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)

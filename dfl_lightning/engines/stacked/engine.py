@@ -347,7 +347,7 @@ class StackedEngine(Engine):
             for name, values in metrics.items():
                 values[scores.jobs] = scores.metrics[name]
             owners = references.owners
-            self.failures |= {(name, int(owners[job])): why for (name, job), why in scores.failures.items()}
+            self.failures.update({(name, int(owners[job])): why for (name, job), why in scores.failures.items()})
         losses = losses / weights  # NaN for jobs without samples.
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
         means = {name: sums / weights for name, sums in statistics.items()}
@@ -375,7 +375,7 @@ class StackedEngine(Engine):
 
     def _items(self, references: References, split: str) -> list[Item]:
         """Divide an evaluation for threads: jobs on the same samples, models of a cohort, pieces of the global test."""
-        read, owners, plan = self.rows_read(references), references.owners, self.plan(references, split)
+        owners, plan = references.owners, self.plan(references, split)
         parts: IndexLists = getattr(self.data, split)
         items: list[Item] = [
             SharedSamples(jobs, self.samples(int(owners[jobs[0]]), split)) for jobs in plan.shared_samples
@@ -385,7 +385,7 @@ class StackedEngine(Engine):
                 items += [_alone(job, piece) for job in jobs for piece in self._pieces(self.samples(-1, split))]
                 continue
             sizes = parts.counts[owners[jobs]]
-            items.append(shared_models(jobs, read[jobs], sizes, lambda some: parts.together(owners[some])))
+            items.append(shared_models(jobs, plan.read[jobs], sizes, lambda some: parts.together(owners[some])))
         return sorted((item for item in items if len(item)), key=len, reverse=True)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
