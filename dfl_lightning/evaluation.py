@@ -40,7 +40,7 @@ def evaluate(module: RunModule, stage: TrainerFn | None) -> dict[str, Tensor]:
         by_split = {split: _without_broken(module, engine.evaluate(references, split), split) for split in splits}
     else:
         by_split = predict(engine, *_members(module, references, stage), splits)[1]
-    module.warn_of_failed_metrics(engine.failures.gather(engine.bank.ranks))
+    module.client_warnings.failed_metrics(engine.failures.gather(engine.bank.ranks), module.bank.boundary.round)
     results: dict[str, Tensor] = {}
     for split, scores in by_split.items():
         results |= {f"{split}_loss": scores.losses}
@@ -147,7 +147,7 @@ def _without_broken(module: RunModule, scores: Evaluation, split: str) -> Evalua
     clients = torch.nonzero(broken).flatten().tolist()
     if not clients:
         return scores
-    module.warn_of_broken_losses(
+    module.client_warnings.broken_losses(
         [-1] if split == "global test" else clients,
         f"after {counted(module.bank.boundary.round, 'round')}: the loss of the model of {{}} is not finite on the "
         f"{split} data; its {Score.of(module.federation.task).label} is NaN, and so is a mean over clients (warned "
@@ -212,7 +212,7 @@ def _evaluate_without_finetuning(module: RunModule, references: References) -> N
             "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
         )
     module.bank.undo_training(references)
-    module.warn_of_divergence(
+    module.client_warnings.divergence(
         owners.tolist(),
         f"after {nth_round(after)}: fine-tuning of client {{}} diverged; it is judged without fine-tuning",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -32,6 +31,7 @@ from dfl_lightning.metrics import columns_of
 from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Plain
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.run.client_warnings import ClientWarnings
 from dfl_lightning.round.run.fit import Fit
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.runs.columns import undefined_numbers
@@ -42,7 +42,6 @@ from dfl_lightning.utils.code.source_code import ModuleSource, hashes_of
 from dfl_lightning.utils.code.source_of_objects import sources_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.randomness.global_generators import no_global_draws
-from dfl_lightning.utils.words import counted
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -155,10 +154,7 @@ class DFLModule(LightningModule):
     def begin_anew(self) -> None:
         """Make the next fit begin at round 0, with the first models."""
         self.__dict__.pop("parts", None)
-        self._said: set[str] = set()
-        self._diverged: set[int] = set()  # clients that a warning of divergence has named
-        self._broken: set[int] = set()  # clients that a warning of losses has named; -1: the server
-        self._failed: set[tuple[str, int]] = set()  # metrics and clients that a warning of an error has named
+        self.client_warnings = ClientWarnings()
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self.sources: dict[str, ModuleSource] = {}  # of the user's own code that the run uses, by module
@@ -364,53 +360,3 @@ class DFLModule(LightningModule):
         if self.is_set_up:
             self.bank.apply_to_rows(fn)
         return super()._apply(fn, recurse)
-
-    # --- details ------------------------------------------------------------------------------------------------
-    def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """Warn of clients that diverged, naming each client once per run; the run folder records every round.
-
-        Args:
-            clients: ids of the clients that have just diverged.
-            sentence: the warning, with {} instead of their ids.
-        """
-        new = [client for client in clients if client not in self._diverged]
-        self._diverged |= set(new)
-        if new:
-            self.warn_once(sentence.format(", ".join(map(str, new))))
-
-    def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
-        """Warn of models whose loss is not finite, naming each client once per run.
-
-        Args:
-            clients: ids of the models' clients; -1 is the server.
-            sentence: the warning, with {} instead of `client 3` or `the server`.
-        """
-        new = [client for client in clients if client not in self._broken]
-        self._broken |= set(new)
-        if new:
-            self.warn_once(sentence.format("the server" if new == [-1] else f"client {', '.join(map(str, new))}"))
-
-    def warn_of_failed_metrics(self, failures: dict[tuple[str, int], str]) -> None:
-        """Warn of metrics that failed, naming each metric and client once per run.
-
-        Args:
-            failures: the errors in words, by column and client; -1 is the global test set, for which metrics are not
-                reported.
-        """
-        new: dict[tuple[str, str], list[int]] = {}
-        for (column, client), why in sorted(failures.items()):
-            if client >= 0 and (column, client) not in self._failed:
-                self._failed.add((column, client))
-                new.setdefault((column, why), []).append(client)
-        for (column, why), clients in new.items():
-            self.warn_once(
-                f"after {counted(self.bank.boundary.round, 'round')}: the metric {column} fails for client "
-                f"{', '.join(map(str, clients))} ({why}); it is NaN there, and left out of means (warned once per "
-                "client; clients.npz has every evaluation)"
-            )
-
-    def warn_once(self, sentence: str) -> None:
-        """Warn the user; each sentence is shown once per run."""
-        if sentence not in self._said:
-            self._said.add(sentence)
-            warnings.warn(sentence, UserWarning, stacklevel=2)

@@ -242,7 +242,7 @@ class RoundProtocol:
         clock = self.federation.policy(Clock)
         if clock is not None:
             round.candidates = clock.readable(round, round.candidates)
-        self.module.warn_of_divergence(
+        self.module.client_warnings.divergence(
             diverged.tolist(),
             f"{nth_round(round.index)}: training of client {{}} diverged; excluded from this round "
             "(warned once per client; diverged.npz has every round)",

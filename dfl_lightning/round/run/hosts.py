@@ -14,6 +14,7 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.round.run.client_warnings import ClientWarnings
 from dfl_lightning.round.run.fit import Fit
 from dfl_lightning.round.run.parts import RunParts
 from dfl_lightning.utils.code.source_code import ModuleSource
@@ -32,6 +33,7 @@ class RunModule(Protocol):
     last_fit: Fit | None
     sources: dict[str, ModuleSource]
     parts: RunParts
+    client_warnings: ClientWarnings
 
     @property
     def federation(self) -> Federation:
@@ -69,15 +71,6 @@ class RunModule(Protocol):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint, as Lightning reads it, is of this run, and restore its metrics and history."""
-
-    def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """Warn of clients that diverged, once per run for each client."""
-
-    def warn_of_broken_losses(self, clients: list[int], sentence: str) -> None:
-        """Warn of models whose loss is not finite, once per run for each client."""
-
-    def warn_of_failed_metrics(self, failures: dict[tuple[str, int], str]) -> None:
-        """Warn of metrics that failed, once per run for each metric and client."""
 
 
 class RunTrainer(Protocol):
