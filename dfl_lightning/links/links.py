@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from dfl_lightning.links.draws import uniform
-
-BLOCK = 2**22
-"""Largest number of entries of a matrix of receivers and their senders, which bounds the memory of `Links.top`."""
+from dfl_lightning.links.highest import mark_highest
 
 
 class Links:
@@ -324,34 +321,7 @@ class Links:
                 all.
         """
         limits = k if isinstance(k, Tensor) else torch.full((self.nodes,), k)
-        known = ~values.isnan()
-        # A known value of -infinity must still be above the padding of the blocks.
-        values = values.double().clamp(min=torch.finfo(torch.float64).min).masked_fill(~known, -torch.inf)
-        marked = known & (limits >= self.count)[self.receivers]
-        for indices, inside, receivers in self._blocks((limits > 0) & (limits < self.count)):
-            block = values[indices].masked_fill_(~inside, -torch.inf)
-            limit = limits[receivers]
-            highest = block.topk(int(limit.max()), dim=1).values
-            last = highest.gather(1, (limit - 1)[:, None])
-            above, equal = block > last, (block == last) & inside
-            chosen = above | (equal & (equal.cumsum(1) <= (limit - above.sum(1))[:, None]))
-            marked[indices[chosen]] = True
-        return marked & known
-
-    def _blocks(self, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the links of the wanted receivers, bool [n], as matrices of receivers with similar numbers of senders.
-
-        Yields:
-            Indices in the list, long [r, w]; a mask that is False for padding, bool [r, w]; the receivers, long [r].
-        """
-        widths = (2 ** self.count.clamp(min=1).double().log2().ceil()).long()
-        for width in widths[wanted].unique().tolist():
-            receivers = torch.nonzero((widths == width) & wanted).squeeze(1)
-            for some in receivers.split(max(1, BLOCK // width)):
-                count = self.count[some]
-                offsets = torch.arange(int(count.max()))
-                inside = offsets < count[:, None]
-                yield (self.starts[some][:, None] + offsets).clamp_(max=len(self) - 1), inside, some
+        return mark_highest(values, self.starts, limits)
 
     # --- draws --------------------------------------------------------------------------------------------------------
     def uniform(self, seed: int | Tensor) -> Tensor:
