@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conformance import own
 
+from dfl_lightning.conformance import __main__ as command
 from dfl_lightning.conformance.__main__ import main
 from dfl_lightning.conformance.adapters import run_method
 from dfl_lightning.conformance.cases import difference, read_all
@@ -22,6 +23,12 @@ MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
 METHODS = read_all()
 WITHOUT_CASES = {"fdms --topology complete": "it is this library's extension, in no paper"}
 """Methods of docs/methods.md that have no cases, and why."""
+
+
+@pytest.fixture
+def read_once(monkeypatch):
+    """Give the command the cases that this file has read already."""
+    monkeypatch.setattr(command, "read_all", lambda: METHODS)
 
 
 def configs_of_the_page():
@@ -141,6 +148,7 @@ def test_functions_that_are_not_methods_are_named(tmp_path, capsys):
     assert capsys.readouterr().err == "not run, since there are no cases of that name: helper\n"
 
 
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize(
     ("name", "method"), [("FedAvg", "fedavg"), ("fedfom", "fedfomo"), ("p_fed_graph", "pfedgraph"), ("krumm", "krum")]
 )
@@ -231,6 +239,7 @@ def test_adapter_with_dataclasses_shows_its_errors_unchanged(tmp_path, capsys):
     assert row.endswith(r": ValueError: shapes [m, m] \| [3] do not fit [/bold] |")
 
 
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -249,6 +258,7 @@ def test_mistakes_end_with_a_sentence(arguments, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize("name", METHODS)
 def test_described_function_takes_the_inputs_of_every_case(name, capsys):
     assert main(["--describe", name]) == 0
