@@ -92,11 +92,19 @@ def test_policy_uses_the_number_of_rounds_that_it_reads(listed, place):
 
 
 @slow_if(is_variant_or_elsewhere)
+def test_results_depend_neither_on_ids_nor_on_cohorts(listed, place):
+    """Each of the two alone is tried with `-m slow`, which says which of them it was."""
+    properties.sees_neither_ids_nor_cohorts(listed, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("listed", "place"), where_they_work())
 def test_results_do_not_depend_on_cohorts(listed, place):
     properties.does_not_see_cohorts(listed, place)
 
 
-@slow_if(is_variant_or_elsewhere)
+@pytest.mark.slow
+@pytest.mark.parametrize(("listed", "place"), where_they_work())
 def test_results_do_not_depend_on_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 

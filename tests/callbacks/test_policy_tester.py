@@ -160,7 +160,9 @@ def changes_no_rows(listed, place):
     properties.changes_no_rows_but_by_verbs_that_write(listed, place, "64-true", True, "loop")
 
 
+BY_IDS_OR_COHORTS = (ByNumber, OneStreamForAll, UnnamedDraws, ByCohort, ByThreads)
 BROKEN = [
+    *((policy, properties.sees_neither_ids_nor_cohorts) for policy in BY_IDS_OR_COHORTS),
     (Careless, changes_no_rows),
     (ByNumber, properties.does_not_see_ids),
     (OneStreamForAll, properties.does_not_see_ids),

@@ -177,6 +177,15 @@ def does_not_see_ids(listed: Listed, place: str) -> None:
         agree(renamed(found.rounds, names), pictures(start(listed, place, former=FORMER)), ROUNDING)
 
 
+def sees_neither_ids_nor_cohorts(listed: Listed, place: str) -> None:
+    """Check the two properties above by one run, in which clients have other ids and cohorts of their own."""
+    found, names = usual(listed, place), Names(FORMER, CLIENTS + PLACES[place])
+    with renamed_draws(names, listed.draws), threads(3):
+        run = start(listed, place, former=FORMER, engine="stacked")
+        run.module.engine.cohorts = list(torch.arange(CLIENTS).split(1))
+        agree(renamed(found.rounds, names), pictures(run), ROUNDING)
+
+
 def begins_anew_in_another_fit(listed: Listed, place: str) -> None:
     """Check that a policy that has served one fit does in another one what a new policy does."""
     with folder_of_traces(FEDERATION):
