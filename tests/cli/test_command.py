@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from documented import OF_OTHER_PAGES, check_documented
 
 from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.classes.registry import GROUPS, shipped_classes
@@ -18,8 +19,6 @@ SMALL = [
     *["--trainer.max_rounds", "2", "--data.num_clients", "8", "--data.samples_per_client", "40"],
     *["--model.network.hidden", "[8]", "--model.local_epochs", "1", "--trainer.accelerator", "cpu"],
 ]
-FILES = {"config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json", "checkpoints"}
-FILES |= {"commands.csv"}
 
 
 @pytest.fixture
@@ -56,50 +55,19 @@ def same_bits(one, other):
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", shipped("configs"))
-def test_every_shipped_config_runs_and_writes_the_documented_files(dfl, name):
+@pytest.mark.parametrize("name", sorted(OF_OTHER_PAGES))
+def test_configs_of_other_pages_write_the_documented_files(dfl, name):
+    """Those of methods are in tests/docs/test_methods_page.py."""
     own = {
         "text": "--trainer.max_rounds 2 --data.most 700 --model.network.width 8 --model.network.depth 1",
         "text_lstm": "--trainer.max_rounds 2 --data.most 700 --model.network.units 8 --model.network.depth 1",
         "forecast": "--trainer.max_rounds 2 --data.stride 4 --model.network.channels [4]",
     }
-    adapters = "--trainer.max_rounds 2 --data.most 700 --model.network.base.width 8 --model.network.base.depth 1"
-    own |= dict.fromkeys(("lora_gossip", "ffa_lora", "fedsa_lora", "adf_lora"), adapters)
     words = f"--config {name} --data.num_clients 10 {own.get(name, '')}"
     done = dfl(words, small=name not in own)
     assert (done.code, done.err) == (0, "")
     assert done.run.parent.name == name
-    left = {file.name for file in done.run.iterdir()}
-    assert FILES <= left <= FILES | {"comparisons.npz", "dropouts.npz", "substitutes.npz"}
-    rows = rows_of(done.run)
-    summary = json.loads((done.run / "summary.json").read_text())
-    score = summary["task"]["score"]
-    assert [row["round"] for row in rows] == ["0", "1"]
-    assert [column.replace(f"_{score}", "_acc") for column in rows[0]][:17] == [
-        "round",
-        "train_loss",
-        "val_loss",
-        "val_acc",
-        "test_loss",
-        "test_acc",
-        "test_acc_std",
-        "test_acc_worst10",
-        "neighbours",
-        "active",
-        "models_received",
-        "probes_received",
-        "proxies_received",
-        "bytes_received",
-        "global_test_loss",
-        "global_test_acc",
-        "seconds",
-    ]
-    assert arrays_of(done.run / "clients.npz")[f"test_{score}"].shape == (2, 10)
-    assert summary["status"] == "finished"
-    of_classes = {f"acc_{which}" for which in ("last", "best_round", "best_per_client", "best_val")}
-    assert of_classes <= set(summary.get("test_accuracy", of_classes))
-    assert ("test_score" in summary) == (score != "acc")
-    assert (done.run / "checkpoints" / "last.ckpt").is_file()
+    check_documented(done.run, rounds=2, evaluations=2, clients=10)
 
 
 @pytest.mark.parametrize("spelling", ["afind", "afind.yaml", "configs/afind.yaml"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from documented import OF_OTHER_PAGES, check_documented
 from sklearn.datasets import load_digits
 from turns import in_turn
 
@@ -35,8 +36,8 @@ MODEL = 64 * HIDDEN + HIDDEN + HIDDEN * 10 + 10  # parameters of an MLP on 8 x 8
 BODY = 64 * HIDDEN + HIDDEN
 SIZES = {"layers": BODY, "updates": MODEL, "former models": MODEL}
 SMALL = (
-    f"--data.num_clients {CLIENTS} --model.network.hidden [{HIDDEN}] --model.local_epochs 1 --model.finetune_epochs 0 "
-    "--trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.enable_checkpointing false"
+    f"--data.num_clients {CLIENTS} --data.samples_per_client 40 --model.network.hidden [{HIDDEN}] "
+    "--model.local_epochs 1 --trainer.accelerator cpu --trainer.enable_progress_bar false"
 )
 ADAPTERS = {"lora_gossip": "AB", "ffa_lora": "B", "fedsa_lora": "A", "adf_lora": "AB"}
 """The factors that a message has."""
@@ -60,24 +61,28 @@ def formulas(cell):
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
 
 
-OF_OTHER_PAGES = {"forecast", "multilabel", "regression", "tabular", "text", "text_lstm", "async_gossip", "async_afind"}
-"""Configs that show a task or a clock, with a method of another config."""
-
-
 def test_every_shipped_config_is_in_the_table():
     assert {command.partition(" ")[0] for command in ROWS} == set(shipped("configs")) - OF_OTHER_PAGES
     assert len(ROWS) == len(CELLS) - 1
 
 
-@pytest.mark.parametrize("command", in_turn(ROWS, every=3))
+WITH_OPTIONS = [command for command in ROWS if " " in command]
+
+
+@pytest.mark.parametrize(
+    "command", [*(name for name in ROWS if name not in WITH_OPTIONS), *in_turn(WITH_OPTIONS, every=3)]
+)
 def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, capsys):
+    """It also writes the documented files."""
     monkeypatch.chdir(tmp_path)
     name = command.partition(" ")[0]
     more, kinds = STAGES.get(name, ("", [0, 0]))
     small = SMALL.replace(f"--model.network.hidden [{HIDDEN}]", ADAPTED) if name in ADAPTERS else SMALL
     words = f"--config {command} {small} {more} --trainer.max_rounds {len(kinds)}"
-    assert run("fit", [*words.split(), "--trainer.check_val_every_n_epoch", str(len(kinds))]) == 0, capsys.readouterr()
-    (folder,) = tmp_path.glob("runs/*/*")
+    code, said = run("fit", [*words.split(), "--trainer.check_val_every_n_epoch", str(len(kinds))]), capsys.readouterr()
+    assert (code, said.err) == (0, "")
+    (folder,) = tmp_path.glob(f"runs/{name}/*")
+    check_documented(folder, rounds=len(kinds), evaluations=1, clients=CLIENTS)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     with (folder / "metrics.csv").open() as file:
         metrics = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
@@ -121,9 +126,15 @@ def numbers_of_a_model(config):
         kept = sum(round(d * n) for d, n in zip(densities, weights, strict=True))
         return kept + HIDDEN + 10 + -(-sum(weights) // 8) / 4
     if config["outgoing"] is not None:
-        (choco,) = (spec["init_args"] for spec in config["outgoing"])
+        (choco,) = (spec["init_args"] for spec in outgoing_of(config))
         return 2 * round(choco["share"] * MODEL)
     return MODEL
+
+
+def outgoing_of(config):
+    """List the outgoing policies of a config, which may name one without a list."""
+    outgoing = config["outgoing"] or []
+    return [outgoing] if isinstance(outgoing, dict) else outgoing
 
 
 def bytes_of_messages(config, folder, row, index):
@@ -187,7 +198,7 @@ def symbols(config, folder, metrics, index):
 def kept_row_sets(config):
     """Return the row sets that the policies and the objective keep in the bank from round to round."""
     kept = set()
-    for spec in config["outgoing"] or ():
+    for spec in outgoing_of(config):
         kept |= set(class_of("outgoing", spec["class_path"]).row_sets)
     for group in {*FAMILIES, "objective"} - set(LISTS):
         spec = config.get(group)
