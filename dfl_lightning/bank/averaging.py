@@ -54,7 +54,7 @@ def averages(terms: Sequence[tuple[Weights, str]], nodes: Tensor, num_clients: i
     jobs, which, rows = codes // (len(names) * size), codes // size % len(names), codes % size
 
     def total(values: Tensor) -> Tensor:
-        """Add up the values of each sum's rows; float64 [entries], for each entry the total of its sum."""
+        """Return at each entry the total of the values of its sum, float64 [entries]."""
         return torch.zeros(len(nodes), dtype=torch.float64).index_add_(0, jobs, values.double())[jobs]
 
     own_row = rows == nodes.cpu()[jobs]

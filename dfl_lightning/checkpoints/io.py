@@ -328,6 +328,11 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
             self._save(trainer, pl_module)
 
     def _save(self, trainer: RunTrainer, module: RunModule) -> None:
+        """Save the last boundary, unless no round is complete or its checkpoint is there.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         boundary = module.bank.boundary
         if trainer.run.path is None or boundary.round == 0:
             return

@@ -211,32 +211,9 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     Args:
         summary: the content of summary.json.
     """
-    score, lines = Score.read(summary), []
+    score = Score.read(summary)
     numbers = score.numbers(summary)
-    received = summary["received_per_client"]
-    parts = [f"{received['models']:,.0f} models"]
-    if "models_by_formula" in received:
-        parts[0] += f", by the paper's formula {received['models_by_formula']:,.0f}"
-    if received["proxies"]:
-        parts.append(f"{received['proxies']:,.0f} proxies")
-    cost = f"{size(received['bytes'])} ({', '.join(parts)})"
-    neighbours = summary["neighbours_mean"]
-    if numbers.get("mean") is not None:
-        words = [f"{score.text(numbers[name]):>{width}}" for name, width in (("mean", 6), ("std", 8), ("worst10", 13))]
-        ends = [len(word) for word in words]
-        heads = [f"{head:>{end}}" for head, end in zip(("mean", "std", "worst 10 %"), ends, strict=True)]
-        name = f"test {score.label}"
-        around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
-        lines.append(f"{'':{max(16, len(name))}}{''.join(heads)}{'neighbours':>13}   received per client")
-        lines.append(f"{name:16}{''.join(words)}{around}   {cost}")
-    else:
-        why = "no round was evaluated on test data"
-        if summary.get("metrics", {}).get(score.column):
-            why = "it is undefined for all clients"
-        if numbers.get("not_finite"):
-            why = f"not every loss and {score.label} of the last evaluation is finite"
-        lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
-    lines += metric_lines(summary)
+    lines = [*_score_lines(summary, score), *metric_lines(summary)]
     if summary.get("attack"):
         theirs = numbers.get("adversaries", {}).get("mean")
         lines.append(_attack_line(summary["attack"], summary["clients"], theirs, score))
@@ -263,6 +240,33 @@ def final_table(summary: dict[str, Any]) -> list[str]:
             "cluster"
         )
     return lines
+
+
+def _score_lines(summary: dict[str, Any], score: Score) -> list[str]:
+    """Return the line of the test score and the cost, under a line of headings; one line if the score is unknown."""
+    numbers = score.numbers(summary)
+    received = summary["received_per_client"]
+    parts = [f"{received['models']:,.0f} models"]
+    if "models_by_formula" in received:
+        parts[0] += f", by the paper's formula {received['models_by_formula']:,.0f}"
+    if received["proxies"]:
+        parts.append(f"{received['proxies']:,.0f} proxies")
+    cost = f"{size(received['bytes'])} ({', '.join(parts)})"
+    neighbours = summary["neighbours_mean"]
+    if numbers.get("mean") is not None:
+        words = [f"{score.text(numbers[name]):>{width}}" for name, width in (("mean", 6), ("std", 8), ("worst10", 13))]
+        ends = [len(word) for word in words]
+        heads = [f"{head:>{end}}" for head, end in zip(("mean", "std", "worst 10 %"), ends, strict=True)]
+        name = f"test {score.label}"
+        around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
+        head = f"{'':{max(16, len(name))}}{''.join(heads)}{'neighbours':>13}   received per client"
+        return [head, f"{name:16}{''.join(words)}{around}   {cost}"]
+    why = "no round was evaluated on test data"
+    if summary.get("metrics", {}).get(score.column):
+        why = "it is undefined for all clients"
+    if numbers.get("not_finite"):
+        why = f"not every loss and {score.label} of the last evaluation is finite"
+    return [f"test {score.label} unknown: {why} · received per client: {cost}"]
 
 
 def metric_lines(summary: dict[str, Any]) -> list[str]:

@@ -163,7 +163,7 @@ class _Part:
 
     def _select(self, indices: np.ndarray, labels: np.ndarray, writers: np.ndarray, names: list[str]) -> _Part:
         """Return the images at some indices, with new labels and writers; copy images only if necessary."""
-        images = self.images
+        images = self.images  # the same list if all images are selected in their order
         if len(indices) < len(labels) or (np.diff(indices) < 0).any():
             images = [_concatenate(images)[indices]]
         return _Part(images, labels[indices], writers[indices], names)

@@ -41,20 +41,12 @@ def refuse_shared_images(
         UserError: an index is outside, or a sample occurs twice; the message names both places and the number of such
             samples.
     """
-    limit = num_test if test_official else num_samples
-    parts = {"training": (train, num_samples), "validation": (val, num_samples), "test": (test, limit)}
+    num_of_test = num_test if test_official else num_samples
+    parts = {"training": (train, num_samples), "validation": (val, num_samples), "test": (test, num_of_test)}
     flat = {part: _flat(lists) for part, (lists, _) in parts.items()}
     for part, (lists, limit) in parts.items():
         if len(flat[part]) and not (flat[part].min() >= 0 and flat[part].max() < limit):
-            client, indices = next(
-                (client, indices)
-                for client, indices in enumerate(lists)
-                if len(indices) and not (indices.min() >= 0 and indices.max() < limit)
-            )
-            raise UserError(
-                f"{where}: {part} samples of client {client} reach from {indices.min()} to {indices.max()} in "
-                f"{limit} samples, which are counted from 0"
-            )
+            _raise_outside(part, lists, limit, where)
     if test_official:
         owners = np.arange(len(test)).repeat([len(indices) for indices in test])
         codes, times = np.unique(owners * num_test + flat.pop("test"), return_counts=True)
@@ -87,3 +79,13 @@ def _raise_shared(times: np.ndarray, lists: list[Located], where: str) -> NoRetu
     also = "twice" if twice else f"and among the {other_part} samples of client {other}"
     number = "" if len(shared) == 1 else f" ({len(shared)} samples are at two places)"
     raise UserError(f"{where}: sample {image} is among the {part} samples of client {client} {also}{number}; {REMEDY}")
+
+
+def _raise_outside(part: str, lists: Sequence[np.ndarray], limit: int, where: str) -> None:
+    """Raise an error that names the first client with an index below 0, or of `limit` or more."""
+    for client, indices in enumerate(lists):
+        if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
+            raise UserError(
+                f"{where}: {part} samples of client {client} reach from {indices.min()} to {indices.max()} in "
+                f"{limit} samples, which are counted from 0"
+            )

@@ -140,6 +140,7 @@ def usual_strides(x: Tensor) -> Tensor:
 
 
 def _is_ambiguous(x: Tensor) -> bool:
+    """Return True if strides can be those of both orders, channels first and last, since a dimension has one entry."""
     return x.dim() in _CHANNELS_LAST and 1 in x.shape
 
 

@@ -77,11 +77,11 @@ class ClientNumbers:
                 return tuple(own if math.isnan(value) else make(int(value)) for value in self.columns[name])
         return None
 
-    def neighbours(self, own: int | str | None) -> Tensor | None:
+    def neighbours(self, default: int | str | None) -> Tensor | None:
         """Return how many neighbours each client may choose, long [m]; None if the table does not say it.
 
         Args:
-            own: the selection's own number, which clients without a number have.
+            default: the selection's own number, for clients that the table gives none; `all`, or None without one.
 
         Raises:
             UserError: a client has no number, and the selection has none either.
@@ -89,10 +89,10 @@ class ClientNumbers:
         values = self.columns.get("k")
         if values is None:
             return None
-        most = len(values) if own == "all" else own
-        if any(map(math.isnan, values)) and not isinstance(most, int):
+        number = len(values) if default == "all" else default
+        if any(map(math.isnan, values)) and not isinstance(number, int):
             raise UserError(f"{self.where}: a client has no number of neighbours, nor has the selection; fill it in")
-        return torch.tensor([most if math.isnan(value) else int(value) for value in values])
+        return torch.tensor([number if math.isnan(value) else int(value) for value in values])
 
     def identity(self) -> dict[str, list[float | None]]:
         """Return the numbers as plain values, which a resume compares."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,28 +181,14 @@ def dropouts(run: Run) -> Any:
         UserError: no client dropped out in any round.
     """
     alt = altair()
-    dropped, stood_in = run.dropouts, stood_in_for(run)
-    if not len(dropped.get("round", [])):
+    if not len(run.dropouts.get("round", [])):
         raise UserError(f"no client dropped out in {run.path}")
     number = number_of_nodes(run)[0]
     rounds = run.metrics["round"].astype(np.int64)
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]
     order = client_order(run, number)
-    row_of = {client: index for index, client in enumerate(order)}
     column_of = {int(r): index for index, r in enumerate(shown)}
-    rows: list[Row] = [
-        {"round": int(r), "client": int(c), "state": "dropped out", "for": 0}
-        for r, c in zip(dropped["round"], dropped["client"], strict=True)
-        if int(r) in column_of
-    ]
-    rows += [
-        {"round": r, "client": c, "state": "stands in", "for": len(others)}
-        for (r, c), others in stood_in.items()
-        if r in column_of
-    ]
-    for row in rows:
-        row["x"], row["y"] = column_of[row["round"]], row_of.get(row["client"], row["client"])
-        row["round"] = from_one(row["round"])
+    cells = _absences(run, column_of, {client: index for index, client in enumerate(order)})
     scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
     scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
     labels = {str(index): from_one(r) for r, index in column_of.items()}
@@ -220,7 +206,7 @@ def dropouts(run: Run) -> Any:
         grid=False,
         domain=False,
     )
-    base = alt.Chart(data(rows)).transform_calculate(
+    base = alt.Chart(data(cells)).transform_calculate(
         x0="datum.x - 0.45", x1="datum.x + 0.45", y0="datum.y - 0.42", y1="datum.y + 0.42"
     )
     cell = {
@@ -230,13 +216,38 @@ def dropouts(run: Run) -> Any:
         "y2": alt.Y2("y1:Q"),
     }
     tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
-    dropped = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**cell, tooltip=tips)
-    layers = [dropped]
-    if stood_in:
+    absent = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**cell, tooltip=tips)
+    layers = [absent]
+    if any(cell["for"] for cell in cells):
         colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
         layers.append(base.transform_filter("datum.for > 0").mark_rect().encode(**cell, color=colour, tooltip=tips))
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
+
+
+def _absences(run: Run, column_of: Mapping[int, int], row_of: Mapping[int, int]) -> list[Row]:
+    """List the clients that dropped out, and those that stood in for others, each with its cell in the picture.
+
+    Args:
+        run: a run with dropouts.
+        column_of: the column of each round that is shown, 0-based.
+        row_of: the row of each client.
+    """
+    dropped = run.dropouts
+    cells: list[Row] = [
+        {"round": int(r), "client": int(c), "state": "dropped out", "for": 0}
+        for r, c in zip(dropped["round"], dropped["client"], strict=True)
+        if int(r) in column_of
+    ]
+    cells += [
+        {"round": r, "client": c, "state": "stands in", "for": len(others)}
+        for (r, c), others in stood_in_for(run).items()
+        if r in column_of
+    ]
+    for cell in cells:
+        cell["x"], cell["y"] = column_of[cell["round"]], row_of.get(cell["client"], cell["client"])
+        cell["round"] = from_one(cell["round"])
+    return cells
 
 
 def stood_in_for(run: Run) -> dict[tuple[int, int], set[int]]:
