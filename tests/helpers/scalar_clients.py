@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 
 from dfl_lightning import DFLModule, DFLTrainer, data
 from dfl_lightning.models import Network
+from dfl_lightning.tasks import Regression
 
 
 class Scalar(Network):
@@ -49,6 +50,21 @@ def fit(clock, folder, *, datamodule, graph, network, rounds, also=(), task=None
     module = DFLModule(network, local_epochs=epochs, batch_size=8, optimizer=partial(torch.optim.SGD, lr=lr), **options)
     trainer.fit(module, datamodule=datamodule, ckpt_path=ckpt_path)
     return trainer, module
+
+
+def fit_scalars(clock, folder, targets, graph, rounds, also, **trainer):
+    """Fit a scalar for each target and return trainer and module."""
+    return fit(
+        clock,
+        folder,
+        datamodule=scalars(targets),
+        graph=graph,
+        network=Scalar(),
+        rounds=rounds,
+        also=also,
+        task=Regression(),
+        **trainer,
+    )
 
 
 def world(number):

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 from heap import simulate
-from scalar_clients import Scalar, fit, scalars, world
+from scalar_clients import fit, fit_scalars, world
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, data
 from dfl_lightning import callbacks as cb
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Ditto, FedProx
-from dfl_lightning.tasks import Regression
 
 
 # --- one event at a time ----------------------------------------------------------------------------------------------
@@ -23,16 +22,7 @@ def test_waves_equal_single_events_bit_for_bit(number, tmp_path):
     m, graph, targets, cost, latency = world(number)
     speeds = [1e9 / int(c) for c in cost]
     clock = cb.Asynchronous(speed=speeds, latency=latency, every=1.3)
-    _, module = fit(
-        clock,
-        tmp_path,
-        datamodule=scalars(targets),
-        graph=graph,
-        network=Scalar(),
-        rounds=5,
-        also=[cb.Gossip(k="all"), cb.Median()],
-        task=Regression(),
-    )
+    _, module = fit_scalars(clock, tmp_path, targets, graph, 5, [cb.Gossip(k="all"), cb.Median()])
     transfer = np.full((m, m), int(latency * 1e9))
     senders = [sorted(graph[i]) for i in range(m)]
     models, trainings, _ = simulate(
@@ -45,15 +35,8 @@ def test_waves_equal_single_events_bit_for_bit(number, tmp_path):
 def test_weighted_means_equal_those_of_single_events(tmp_path):
     m, graph, targets, cost, _ = world(3)
     speeds = [1e9 / int(c) for c in cost]
-    _, module = fit(
-        cb.Asynchronous(speed=speeds, every=1.3),
-        tmp_path,
-        datamodule=scalars(targets),
-        graph=graph,
-        network=Scalar(),
-        rounds=9,
-        also=[cb.Gossip(k="all"), cb.Uniform()],
-        task=Regression(),
+    _, module = fit_scalars(
+        cb.Asynchronous(speed=speeds, every=1.3), tmp_path, targets, graph, 9, [cb.Gossip(k="all"), cb.Uniform()]
     )
     senders = [sorted(graph[i]) for i in range(m)]
     models, _, _ = simulate(
@@ -65,16 +48,7 @@ def test_weighted_means_equal_those_of_single_events(tmp_path):
 def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     """Durations of 1, 2 and 4 s, rounds of 4 s: 4, 2 and 1 trainings in each; a model has 8 bytes of 2 numbers."""
     clock = cb.Asynchronous(speed=[1.0, 0.5, 0.25], every=4)
-    trainer, _ = fit(
-        clock,
-        tmp_path,
-        datamodule=scalars([1, 2, 3]),
-        graph=nx.path_graph(3),
-        network=Scalar(),
-        rounds=3,
-        also=[cb.Gossip(k="all"), cb.Uniform()],
-        task=Regression(),
-    )
+    trainer, _ = fit_scalars(clock, tmp_path, [1, 2, 3], nx.path_graph(3), 3, [cb.Gossip(k="all"), cb.Uniform()])
     found = trainer.run.metrics
     assert clock.trainings.tolist() == [12, 6, 3]
     said = clock.describe(trainer.lightning_module.federation)  # waves at 1, 2, 3 and 4 s; 7 trainings in 4 of them
@@ -92,16 +66,7 @@ def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
 
 def test_only_measured_costs_of_waves_are_claimed(tmp_path):
     clock = cb.Asynchronous(speed=1.0)
-    trainer, _ = fit(
-        clock,
-        tmp_path,
-        datamodule=scalars([1, 2, 3]),
-        graph=nx.path_graph(3),
-        network=Scalar(),
-        rounds=1,
-        also=[cb.Gossip(k="all"), cb.Metropolis()],
-        task=Regression(),
-    )
+    trainer, _ = fit_scalars(clock, tmp_path, [1, 2, 3], nx.path_graph(3), 1, [cb.Gossip(k="all"), cb.Metropolis()])
     said = clock.describe(trainer.lightning_module.federation)
     assert said.endswith("of about 1 wave; about 3 of 3 clients train together in one")
 
@@ -109,32 +74,14 @@ def test_only_measured_costs_of_waves_are_claimed(tmp_path):
 def test_clients_wait_for_their_messages(tmp_path):
     """A model of 4 bytes takes 2 s over a link of 2 bytes a second, and half a second of latency."""
     clock = cb.Asynchronous(speed=1.0, up=2.0, latency=0.5, every=7)
-    fit(
-        clock,
-        tmp_path,
-        datamodule=scalars([1, 2]),
-        graph=nx.path_graph(2),
-        network=Scalar(),
-        rounds=1,
-        also=[cb.Gossip(k="all"), cb.Uniform()],
-        task=Regression(),
-    )
+    fit_scalars(clock, tmp_path, [1, 2], nx.path_graph(2), 1, [cb.Gossip(k="all"), cb.Uniform()])
     assert clock.trainings.tolist() == [2, 2]  # at 1 s and at 1 + 2.5 + 1 = 4.5 s
     assert clock.finish.tolist() == [8_000_000_000] * 2
 
 
 def test_staleness_is_the_age_of_what_is_mixed(tmp_path):
     clock = cb.Asynchronous(speed=[1.0, 0.5], every=4)
-    trainer, _ = fit(
-        clock,
-        tmp_path,
-        datamodule=scalars([1, 2]),
-        graph=nx.path_graph(2),
-        network=Scalar(),
-        rounds=1,
-        also=[cb.Gossip(k="all"), cb.Uniform()],
-        task=Regression(),
-    )
+    trainer, _ = fit_scalars(clock, tmp_path, [1, 2], nx.path_graph(2), 1, [cb.Gossip(k="all"), cb.Uniform()])
     # Waves: client 0 at 1 s, with nothing to receive; both at 2 s, fresh; 0 at 3 s, with a model of 2 s; both at 4 s.
     assert trainer.run.metrics["staleness"].tolist() == [(2 * 0 + 1 * 1 + 2 * 0) / 5]
 
@@ -143,15 +90,13 @@ def test_old_models_count_less_by_the_polynomial_of_their_age(tmp_path):
     """Client 0 takes 1 s and client 1 takes 2 s; at 3 s, client 0 mixes a model of 2 s, whose age is 1 s."""
     models = {}
     for power in (0.0, 2.0):
-        _, module = fit(
+        _, module = fit_scalars(
             cb.Asynchronous(speed=[1.0, 0.5], every=3),
             tmp_path / str(power),
-            datamodule=scalars([8, 24]),
-            graph=nx.path_graph(2),
-            network=Scalar(),
-            rounds=1,
-            also=[cb.Gossip(k="all"), cb.StalenessWeighted(power=power)],
-            task=Regression(),
+            [8, 24],
+            nx.path_graph(2),
+            1,
+            [cb.Gossip(k="all"), cb.StalenessWeighted(power=power)],
         )
         models[power] = module.bank.boundary.rows["models"][:, 0].tolist()
     # 0: 4 at 1 s, trains to 6 at 2 s; 1 trains to 12 at 2 s; both become 9. At 3 s client 0 has 8.5 and mixes 12.
@@ -376,27 +321,18 @@ ENDLESS = [
 @pytest.mark.parametrize(("numbers", "sentence"), ENDLESS)
 def test_times_that_cannot_be_counted_are_refused(numbers, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence):
-        fit(
-            cb.Asynchronous(**numbers),
-            tmp_path,
-            datamodule=scalars([1, 2, 3]),
-            graph=nx.complete_graph(3),
-            network=Scalar(),
-            rounds=3,
-            also=[cb.Gossip(k="all"), cb.Uniform()],
-            task=Regression(),
+        fit_scalars(
+            cb.Asynchronous(**numbers), tmp_path, [1, 2, 3], nx.complete_graph(3), 3, [cb.Gossip(k="all"), cb.Uniform()]
         )
 
 
 def test_a_server_refuses_messages_that_cannot_be_counted(tmp_path):
     with pytest.raises(UserError, match=r"sending takes client 0 1e.12 s"):
-        fit(
+        fit_scalars(
             cb.Asynchronous(speed=1.0, latency=1e12),
             tmp_path,
-            datamodule=scalars([1, 2, 3]),
-            graph="server",
-            network=Scalar(),
-            rounds=3,
-            also=[cb.Gossip(k="all"), cb.Buffered()],
-            task=Regression(),
+            [1, 2, 3],
+            "server",
+            3,
+            [cb.Gossip(k="all"), cb.Buffered()],
         )

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 import torch
 from heap import simulate_pairs, simulate_server
-from scalar_clients import Scalar, fit, scalars, world
+from scalar_clients import fit, fit_scalars, world
 from threads import threads
 
 from dfl_lightning import UserError, data
 from dfl_lightning import callbacks as cb
 from dfl_lightning.functional import BufferedServer, buffered_coefficients, pair_coefficients
 from dfl_lightning.models import MLP
-from dfl_lightning.tasks import Regression
 
 
 class Partners(cb.Monitor):
@@ -28,19 +27,6 @@ class Partners(cb.Monitor):
             self.drawn[i, int(round.cycles[i])] = j
 
 
-def scalar_run(clock, folder, targets, graph, rounds, also):
-    return fit(
-        clock,
-        folder,
-        datamodule=scalars(targets),
-        graph=graph,
-        network=Scalar(),
-        rounds=rounds,
-        also=also,
-        task=Regression(),
-    )
-
-
 def some(numbers, quick):
     return [n if n < quick else pytest.param(n, marks=pytest.mark.slow) for n in range(numbers)]
 
@@ -51,7 +37,7 @@ def test_pairs_equal_single_events_bit_for_bit(number, tmp_path):
     """Halves of numbers with few binary digits are exact, so that no order of summation hides a difference."""
     m, graph, targets, cost, latency = world(number)
     clock, partners = cb.Asynchronous(speed=[1e9 / int(c) for c in cost], latency=latency, every=1.3), Partners()
-    _, module = scalar_run(clock, tmp_path, targets, graph, 5, [cb.Gossip(k=1), cb.Pairwise(), partners])
+    _, module = fit_scalars(clock, tmp_path, targets, graph, 5, [cb.Gossip(k=1), cb.Pairwise(), partners])
     found, trainings = simulate_pairs(
         np.zeros(m), targets, cost, lambda i, c: partners.drawn.get((i, c)), int(6.5e9), int(latency * 1e9)
     )
@@ -68,7 +54,7 @@ def test_a_buffered_server_equals_single_events(number, contribution, tmp_path):
     k = 1 + number % 4
     clock = cb.Asynchronous(speed=[1e9 / int(c) for c in cost], latency=latency, every=1.3)
     buffered = cb.Buffered(k, step=0.5, power=0.5, contribution=contribution)
-    _, module = scalar_run(clock, tmp_path, targets, "server", 5, [cb.Gossip(k="all"), buffered])
+    _, module = fit_scalars(clock, tmp_path, targets, "server", 5, [cb.Gossip(k="all"), buffered])
     model, begun, version = simulate_server(
         np.zeros(m), targets, cost, int(6.5e9), k, 0.5, 0.5, int(latency * 1e9), contribution == "model"
     )
@@ -83,7 +69,7 @@ def test_a_server_of_exact_numbers_has_the_same_bits(tmp_path):
         m, _, targets, cost, latency = world(number)
         clock = cb.Asynchronous(speed=[1e9 / int(c) for c in cost], latency=latency, every=1.3)
         policies = [cb.Gossip(k="all"), cb.Buffered(2, step=0.5, power=0.0)]
-        _, module = scalar_run(clock, tmp_path / str(number), targets, "server", 5, policies)
+        _, module = fit_scalars(clock, tmp_path / str(number), targets, "server", 5, policies)
         model, _, _ = simulate_server(np.zeros(m), targets, cost, int(6.5e9), 2, 0.5, 0.0, int(latency * 1e9))
         assert module.bank.boundary.rows["models"][m, 0].item() == model
 
@@ -96,7 +82,7 @@ def test_two_clients_of_adpsgd_by_hand(tmp_path):
     x = (4, 2). Then client 1: mean 3, plus (16 - 0) / 2: x = (3, 11).
     """
     clock = cb.Asynchronous(speed=[1.0, 0.5], every=2)
-    trainer, module = scalar_run(clock, tmp_path, [8, 16], nx.path_graph(2), 1, [cb.Gossip(k=1), cb.Pairwise()])
+    trainer, module = fit_scalars(clock, tmp_path, [8, 16], nx.path_graph(2), 1, [cb.Gossip(k=1), cb.Pairwise()])
     assert module.bank.boundary.rows["models"][:, 0].tolist() == [3, 11]
     assert module.bank.boundary.rows["training_starts"][:, 0].tolist() == [4, 11]
     # Three events of two models of 4 bytes each, two of them over the same links in one wave.
@@ -115,7 +101,7 @@ def test_pairs_of_three_speeds_are_counted_by_hand(latency, trainings, finish, t
     client 1 at 2, 4.5, ..., 12 s, and client 2 at 4 and 8.5 s.
     """
     clock = cb.Asynchronous(speed=[1.0, 0.5, 0.25], latency=latency, every=4)
-    trainer, _ = scalar_run(clock, tmp_path, [1, 2, 3], nx.path_graph(3), 3, [cb.Gossip(k=1), cb.Pairwise()])
+    trainer, _ = fit_scalars(clock, tmp_path, [1, 2, 3], nx.path_graph(3), 3, [cb.Gossip(k=1), cb.Pairwise()])
     found = trainer.run.metrics
     assert clock.trainings.tolist() == trainings
     assert (clock.finish.double() / 1e9).tolist() == finish
@@ -136,7 +122,7 @@ def test_a_server_of_three_speeds_is_counted_by_hand(latency, trainings, finish,
     and client 2 at 4.5 and 9.5 s.
     """
     clock, buffered = cb.Asynchronous(speed=[1.0, 0.5, 0.25], latency=latency, every=4), cb.Buffered(4)
-    trainer, _ = scalar_run(clock, tmp_path, [1, 2, 3], "server", 3, [cb.Gossip(k="all"), buffered])
+    trainer, _ = fit_scalars(clock, tmp_path, [1, 2, 3], "server", 3, [cb.Gossip(k="all"), buffered])
     found = trainer.run.metrics
     assert clock.trainings.tolist() == trainings
     assert (clock.finish.double() / 1e9).tolist() == finish
@@ -156,7 +142,7 @@ def test_pairs_keep_the_mean_of_all_models():
 def test_only_the_client_that_has_finished_waits(tmp_path):
     """A model takes 2 s to arrive; client 1 trains for 100 s, and its neighbour's messages do not hold it up."""
     clock = cb.Asynchronous(speed=[1.0, 0.01], latency=2.0, every=7)
-    scalar_run(clock, tmp_path, [8, 16], nx.path_graph(2), 1, [cb.Gossip(k=1), cb.Pairwise()])
+    fit_scalars(clock, tmp_path, [8, 16], nx.path_graph(2), 1, [cb.Gossip(k=1), cb.Pairwise()])
     assert clock.trainings.tolist() == [3, 0]  # at 1, 4 and 7 s
     assert clock.finish.tolist() == [10_000_000_000, 100_000_000_000]
 
@@ -169,7 +155,7 @@ def test_fedasync_by_hand(tmp_path):
     """
     clock = cb.Asynchronous(speed=[1.0, 0.5], every=2)
     policies = [cb.Gossip(k="all"), cb.Buffered(1, step=0.5, power=1.0, contribution="model")]
-    trainer, module = scalar_run(clock, tmp_path, [8, 16], "server", 1, policies)
+    trainer, module = fit_scalars(clock, tmp_path, [8, 16], "server", 1, policies)
     assert module.bank.boundary.rows["models"][2, 0].item() == pytest.approx(4.25, rel=1e-15)
     assert module.bank.boundary.rows["training_starts"][:2, 0].tolist() == pytest.approx([3.5, 4.25], rel=1e-15)
     # Three uploads and three downloads; versions behind: 0 in the first wave, then 0 and 2.
@@ -193,7 +179,7 @@ def test_fedbuff_by_hand():
 def test_clients_of_a_server_wait_for_upload_and_download(tmp_path):
     """Training 1 s, an upload of 4 bytes 2 s and a download 1 s: models arrive at 3 and, 4 s later, at 7 s."""
     clock = cb.Asynchronous(speed=1.0, up=2.0, down=4.0, every=7)
-    scalar_run(clock, tmp_path, [8, 16], "server", 1, [cb.Gossip(k="all"), cb.Buffered(1)])
+    fit_scalars(clock, tmp_path, [8, 16], "server", 1, [cb.Gossip(k="all"), cb.Buffered(1)])
     assert clock.trainings.tolist() == [2, 2]
     assert clock.finish.tolist() == [11_000_000_000] * 2
 
@@ -203,7 +189,7 @@ def test_one_step_of_equal_clients_is_fedavg(tmp_path):
     models = []
     for clock, aggregation in ((None, cb.Uniform()), (cb.Asynchronous(speed=1.0), cb.Buffered(4))):
         where = tmp_path / str(len(models))
-        _, module = scalar_run(clock, where, [8, 16, -4, 2], "server", 1, [cb.Gossip(k="all"), aggregation])
+        _, module = fit_scalars(clock, where, [8, 16, -4, 2], "server", 1, [cb.Gossip(k="all"), aggregation])
         models.append(module.bank.boundary.rows["models"][4, 0].item())
     assert models[0] == models[1] == 22 / 8
 
@@ -300,4 +286,4 @@ def test_unsupported_company_is_refused_before_training(graph, policies, sentenc
 @pytest.mark.parametrize(("graph", "policies"), [("complete", PAIRS), ("server", SERVER)])
 def test_a_run_without_a_clock_is_refused(graph, policies, tmp_path):
     with pytest.raises(UserError, match="is for clients that do not wait for each other; set clock Asynchronous"):
-        scalar_run(None, tmp_path, [1, 2], graph, 1, policies)
+        fit_scalars(None, tmp_path, [1, 2], graph, 1, policies)

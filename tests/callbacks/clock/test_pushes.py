@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 from pushed import simulate_pushes
-from scalar_clients import Scalar, fit, scalars
+from scalar_clients import fit, fit_scalars
 
 from dfl_lightning import UserError, data
 from dfl_lightning import callbacks as cb
 from dfl_lightning.models import MLP
-from dfl_lightning.tasks import Regression
 
 BYTES = 4
 
@@ -39,27 +38,13 @@ def senders_of(graph):
     return [sorted(graph.predecessors(i) if graph.is_directed() else graph[i]) for i in range(len(graph))]
 
 
-def of_scalars(clock, folder, *, targets, graph, rounds, also, **trainer):
-    return fit(
-        clock,
-        folder,
-        datamodule=scalars(targets),
-        graph=graph,
-        network=Scalar(),
-        rounds=rounds,
-        also=also,
-        task=Regression(),
-        **trainer,
-    )
-
-
 # --- one event at a time ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("number", [n if n < 30 else pytest.param(n, marks=pytest.mark.slow) for n in range(130)])
 def test_waves_equal_single_events_bit_for_bit(number, tmp_path):
     """The median of numbers with few binary digits is exact, so that no order of summation hides a difference."""
     graph, targets, cost, travel, devices = world(number)
     clock = cb.Asynchronous(**devices, every=1.3, waits=False)
-    trainer, module = of_scalars(
+    trainer, module = fit_scalars(
         clock, tmp_path, targets=targets, graph=graph, rounds=5, also=[cb.Gossip(k="all"), cb.Median()]
     )
     models, trainings, sent, _ = simulate_pushes(
@@ -86,7 +71,7 @@ def test_weighted_means_equal_those_of_single_events(tmp_path):
         return np.average([own, *known.values()], weights=factors), None
 
     ages = Recorded(senders_of(graph), cost, travel)
-    _, module = of_scalars(
+    _, module = fit_scalars(
         cb.Asynchronous(**devices, every=1.3, waits=False),
         tmp_path,
         targets=targets,
@@ -117,7 +102,7 @@ class Recorded:
 def test_trainings_bytes_and_seconds_are_those_by_hand(tmp_path):
     """Durations of 1, 2 and 4 s, rounds of 4 s: 4, 2 and 1 trainings, and as many messages to 1, 2 and 1 others."""
     clock = cb.Asynchronous(speed=[1.0, 0.5, 0.25], latency=0.5, every=4, waits=False)
-    trainer, _ = of_scalars(
+    trainer, _ = fit_scalars(
         clock,
         tmp_path,
         targets=[1, 2, 3],
@@ -144,7 +129,7 @@ def test_models_and_staleness_are_those_by_hand(tmp_path):
     mixes the 12 of 2 s: 9.5. At 4 s it has 8.75 and mixes the 12 again: 10.375; client 1 has 16 and mixes the 7 of 3 s.
     """
     clock = cb.Asynchronous(speed=[1.0, 0.5], latency=0.5, every=4, waits=False)
-    trainer, module = of_scalars(
+    trainer, module = fit_scalars(
         clock, tmp_path, targets=[8, 24], graph=nx.path_graph(2), rounds=1, also=[cb.Gossip(k="all"), cb.Uniform()]
     )
     assert module.bank.boundary.rows["models"][:, 0].tolist() == [10.375, 11.5]
@@ -155,7 +140,7 @@ def test_models_and_staleness_are_those_by_hand(tmp_path):
 def test_a_slow_message_is_overtaken_by_none(tmp_path):
     """A message takes 3 s: the client that trains for 1 s has then sent 3 more, and 4 of its models are kept."""
     clock = cb.Asynchronous(speed=[1.0, 0.25], latency=3.0, every=8, waits=False)
-    _, module = of_scalars(
+    _, module = fit_scalars(
         clock, tmp_path, targets=[8, 0], graph=nx.path_graph(2), rounds=1, also=[cb.Gossip(k="all"), cb.Uniform()]
     )
     assert sorted(name for name in module.bank.boundary.rows if name.startswith("published")) == [
@@ -266,7 +251,7 @@ def three(folder, also=None, graph=None, waits=False, **clock):
     clock = cb.Asynchronous(**{"speed": 1.0, **clock}, waits=waits)
     also = [cb.Gossip(k="all"), cb.Uniform()] if also is None else also
     graph = nx.complete_graph(3) if graph is None else graph
-    trainer, _ = of_scalars(clock, folder, targets=[1, 2, 3], graph=graph, rounds=3, also=also)
+    trainer, _ = fit_scalars(clock, folder, targets=[1, 2, 3], graph=graph, rounds=3, also=also)
     return len(trainer.run.metrics["trainings"])
 
 
