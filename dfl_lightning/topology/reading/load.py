@@ -20,7 +20,7 @@ from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.over_time.link_failures import LinkFailures
 from dfl_lightning.topology.over_time.moving import MovingTopology, class_named, schedule_of_moving
 from dfl_lightning.topology.over_time.scheduled import Scheduled
-from dfl_lightning.topology.over_time.schedules import method_name
+from dfl_lightning.topology.over_time.schedules import SCHEDULES, method_name
 from dfl_lightning.topology.reading.normalise import to_topology
 from dfl_lightning.topology.reading.spec import KEYS, from_keys
 from dfl_lightning.utils.errors import UserError, reason, shortened
@@ -114,12 +114,31 @@ def method_of(source: Any) -> str:
         >>> method_of("el_local"), method_of({"generator": "base_graph"}), method_of("ring")
         ('EL-Local', 'Base-2 graph', '')
     """
+    keys = _keys_of(source)
+    return method_name(str(keys.get("generator")), keys.get("args") or {})
+
+
+def moves(source: Any) -> bool:
+    """Return True if the topology of a config is another graph in later rounds by plan, not only where links fail.
+
+    Args:
+        source: the topology of a config: a name, a mapping or a path. What a path holds is not known, as its file may
+            have changed since the run.
+
+    Examples:
+        >>> moves("el_local"), moves({"generator": "erdos_renyi", "every": 5}), moves("failing_links")
+        (True, True, False)
+    """
+    keys = _keys_of(source)
+    return str(keys.get("generator")) in SCHEDULES or any(keys.get(key) for key in ("every", "sequence", "class_path"))
+
+
+def _keys_of(source: Any) -> Mapping[str, Any]:
+    """Return the keys of a topology in a config, of a shipped one by its name; none of a path."""
     if isinstance(source, str) and source in (files := shipped_files.shipped("topologies")):
         path = files[source]
         source = _read_yaml(path) if path.suffix == ".yaml" else None
-    if not isinstance(source, Mapping):
-        return ""
-    return method_name(str(source.get("generator")), source.get("args") or {})
+    return source if isinstance(source, Mapping) else {}
 
 
 def _with_numbers(value: Any) -> Any:

@@ -112,3 +112,33 @@ def test_a_page_without_divergence_says_so(tmp_path, make_run):
     calm = [read_run(make_run(tmp_path / str(seed), level, seed=seed, config={})) for seed in range(2)]
     assert about_divergence(find_methods(calm)) == "No client's training ended in NaN or infinity in any of the 2 runs."
     assert about_divergence(find_methods(calm[:1])) == "No client's training ended in NaN or infinity."
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": 2}}}, []),
+        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": 2, "redraw": False}}}, [2, 3, 4, 5]),
+        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": "all"}}, "topology": "el_local"}, []),
+        ({"selection": {"class_path": "dfl.PANM", "init_args": {"stage_one": 3}}}, [2, 3]),
+        ({"selection": {"class_path": "dfl.AFIND"}}, [2, 3, 4, 5]),
+        ({"selection": {"class_path": "dfl.AFIND"}, "topology": {"generator": "small_world", "every": 2}}, []),
+    ],
+)
+def test_links_that_are_drawn_anew_are_no_trouble(tmp_path, make_run, make_links, config, counted):
+    links = make_links(np.random.default_rng(1), 5, CLIENTS, 1)
+    run = make_run(tmp_path / "run", np.full((5, CLIENTS), 0.5), links, config=config)
+    assert [event.first for event in of_lane(run, "links that are new")] == counted
+
+
+def test_methods_whose_new_links_are_not_counted_are_named(tmp_path, make_run, make_links):
+    links = make_links(np.random.default_rng(1), 5, CLIENTS, 1)
+    policies = {"Draws": ("Gossip", {"k": 2}), "PANM": ("PANM", {"stage_one": 3}), "Learns": ("AFIND", {})}
+    runs = []
+    for name, (policy, arguments) in policies.items():
+        config = {"selection": {"class_path": f"dfl.{policy}", "init_args": arguments}}
+        runs.append(f"{name}={make_run(tmp_path / name, np.full((5, CLIENTS), 0.5), links, config=config)}")
+    text = write_report(runs, tmp_path / "page.html").read_text()
+    said = "Not counted as new are the links of Draws and PANM (from round 4 on), where neighbours are drawn anew"
+    assert f"{said} by design." in text
+    assert "data-trouble='2'" not in text  # the run that only draws has no row

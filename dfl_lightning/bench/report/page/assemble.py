@@ -21,7 +21,7 @@ from dfl_lightning.bench.report.page.contents.reaching import reaching_of_page
 from dfl_lightning.bench.report.page.contents.repeating import StudyFile, repeat_section, repeats, texts
 from dfl_lightning.bench.report.page.contents.seeds import about_lead, dots, seeds_table
 from dfl_lightning.bench.report.page.contents.spread import spread_table
-from dfl_lightning.bench.report.page.contents.trouble import LANES, about_divergence, trouble_of_page
+from dfl_lightning.bench.report.page.contents.trouble import LANES, about_divergence, about_new_links, trouble_of_page
 from dfl_lightning.bench.report.page.following import live_note
 from dfl_lightning.bench.report.page.grid import columns, in_fours
 from dfl_lightning.bench.report.page.opening import Opening
@@ -163,6 +163,7 @@ def _trouble(methods: Sequence[Method], runs: Sequence[dict[str, Any]]) -> Marku
         return ""
     number = sum(len(method.runs) for method in methods)
     quiet = f"{number - len(runs)} of {number} runs have none of these." if number > len(runs) else ""
+    quiet = " ".join(filter(None, [about_new_links(methods), quiet]))
     lanes = [lane for lane in LANES if any(run["summary"][lane] for run in runs)]
     height = _FRAME + _LANE * sum(bool(words) for words in runs[0]["summary"].values())
     return fill("trouble.html", runs=runs, lanes=lanes, quiet=quiet, most=_ROWS_OF_TROUBLE, height=height)

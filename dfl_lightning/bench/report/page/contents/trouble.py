@@ -15,6 +15,8 @@ from dfl_lightning.bench.report.chance_level import bound_of, level_of
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import from_one, known_numbers
 from dfl_lightning.bench.report.page.contents.choices import choices
+from dfl_lightning.bench.report.page.sentences.verdict import and_
+from dfl_lightning.bench.report.settings.redraws import drawn_anew_from
 from dfl_lightning.runs.reading import Run
 from dfl_lightning.utils.words import as_percent, counted
 
@@ -128,6 +130,20 @@ def about_divergence(methods: Sequence[Method]) -> str:
     which = f": {'; '.join(found[:_NAMED_RUNS])}{more}" if len(named) > 1 else ""
     of = f"In {len(found)} of {len(named)} runs the" if len(named) > 1 else "The"
     return f"{of} training of clients ended in NaN or infinity{which}."
+
+
+def about_new_links(methods: Sequence[Method]) -> str:
+    """Say which methods' new links are not counted, since neighbours are drawn anew by design; empty without any.
+
+    Args:
+        methods: methods of the page.
+    """
+    first = {m.full_name: anew for m in methods if (anew := drawn_anew_from(m.runs[0].config)) is not None}
+    always = [name for name, anew in first.items() if anew == 0]
+    later = [f"{name} (from round {from_one(anew)} on)" for name, anew in first.items() if anew]
+    if not first:
+        return ""
+    return f"Not counted as new are the links of {and_([*always, *later])}, where neighbours are drawn anew by design."
 
 
 def _severity(run: dict[str, Any]) -> tuple[bool, ...]:
@@ -272,14 +288,21 @@ def _adversaries(run: Run) -> list[Event]:
 
 
 def _changes(run: Run) -> list[Event]:
-    """List the share of chosen links that were not chosen in the recorded round before."""
-    found = choices(run)
+    """List the share of chosen links that were not chosen in the recorded round before.
+
+    Rounds in which neighbours are drawn anew by design are left out.
+    """
+    anew = drawn_anew_from(run.config)
+    found = None if anew == 0 else choices(run)
     if found is None:
         return []
+    until = math.inf if anew is None else anew  # the last round, counted from 1, whose links are chosen
     chosen = np.array(found["same"]) + np.array(found["other"])
     gone = np.array(found["gone"])
     entries = []
     for at in range(1, len(found["rounds"])):
+        if found["rounds"][at] > until:
+            break
         kept = chosen[:, at - 1].sum() - gone[:, at].sum()
         new, total = int(chosen[:, at].sum() - kept), int(chosen[:, at].sum())
         if not total:
