@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning import read_run
+from dfl_lightning.bench.report.methods import find_methods
+from dfl_lightning.bench.report.page import rounds
 from dfl_lightning.bench.report.writing import write_report
 
 ROUNDS, CLIENTS = 6, 8
@@ -94,3 +97,35 @@ def test_links_to_sections_take_one_line(page, open_page, width):
     seen = open_page(page, width, everything=False)
     assert seen.page.locator("nav").bounding_box()["height"] < 60
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_sentence_stands_where_rounds_are_unknown(page, open_page, until):
+    seen = open_page(page)
+    alone = "There is no field for a round: clients train alone here."
+    for name, why in (("Ours, seed 0", ""), ("Local, seed 0", alone)):
+        seen.page.locator("#run").select_option(label=name)
+        seen.page.locator("#open-id").fill("2")
+        seen.page.locator("#open-id").press("Enter")
+        until(seen, "document.getElementById('one-name').textContent === 'Client 2'")
+        assert seen.page.locator("#one-round").is_visible() is not bool(why)
+        assert seen.page.locator("#one-unknown").is_visible() is bool(why)
+        assert seen.page.locator("#one-unknown").inner_text() == why
+    seen.page.locator("#one-close").click()
+    assert seen.page.locator("#one-unknown").is_hidden()
+    assert seen.console == []
+
+
+def test_each_reason_for_unknown_rounds_has_its_words(tmp_path, make_run, make_links, monkeypatch):
+    links, level = make_links(np.random.default_rng(4), 2, 4, 2), np.full((2, 4), 0.5)
+    to_server = [(r, receiver, sender, 0.2, True, False) for r in range(2) for receiver, sender in ((4, 0), (0, 4))]
+    named = {"none": [], "linked": links, "server": to_server}
+    config = {"selection": {"class_path": "Ours"}}
+    runs = {name: read_run(make_run(tmp_path / name, level, of_run, config=config)) for name, of_run in named.items()}
+    methods = {name: find_methods([run])[0] for name, run in runs.items()}
+    assert rounds.run_entry(methods["none"], runs["none"]) is None
+    assert "unknown" not in rounds.run_entry(methods["linked"], runs["linked"])
+    assert "learn from a server" in rounds.run_entry(methods["server"], runs["server"])["unknown"]
+    assert "recorded no links" in rounds.light_entry(methods["none"], runs["none"])["unknown"]
+    assert "graphs of some runs only" in rounds.light_entry(methods["linked"], runs["linked"])["unknown"]
+    monkeypatch.setattr(rounds, "MOST_LINKS", 5)
+    assert "more than 5 links in a round" in rounds.run_entry(methods["linked"], runs["linked"])["unknown"]

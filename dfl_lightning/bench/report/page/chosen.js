@@ -21,14 +21,16 @@ const chosen = (() => {
     return `In round ${run.rounds[step].round} it chose ${parts.join(", ")}${fresh.length ? `; new ${fresh.length > 1 ? "are" : "is"} ${listed(fresh)}` : ""}${before}.${out}`;
   }
 
-  /** Say whom the shown client chose in the round of the slider, if its links are known one by one.
+  /** Say whom the shown client chose in the round of the slider, or why its links are not known one by one.
    *
    * @param run of the slider.
    * @param step of the slider.
    * @param id of the client; null for none.
    */
   function show(run, step, id) {
-    byId("one-round").hidden = id === null || !run.decoded || run.nodes.some((node) => node.server);
+    byId("one-round").hidden = id === null || Boolean(run.unknown);
+    byId("one-unknown").hidden = id === null || !run.unknown;
+    byId("one-unknown").textContent = run.unknown || "";
     if (byId("one-round").hidden) return;
     Object.assign(byId("one-at"), { min: run.rounds[0].round, max: run.rounds.at(-1).round });
     if (document.activeElement !== byId("one-at")) byId("one-at").value = run.rounds[step].round;

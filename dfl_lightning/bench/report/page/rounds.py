@@ -39,7 +39,7 @@ _COLUMNS = ("neighbour_precision", "neighbour_recall", "friend_accuracy", "thres
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     """Return the data of a run's links for the page; None if the run has recorded none.
 
-    Rounds in the data are counted from 1.
+    Rounds in the data are counted from 1. `unknown` says why the page does not know whom a client chose in a round.
 
     Args:
         method: method to which the run belongs.
@@ -68,9 +68,16 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         }
         for r in rounds
     ]
+    if any(node["server"] for node in entry["nodes"]):
+        entry["unknown"] = "There is no field for a round: clients learn from a server here, and choose nobody."
     if binned:
         entry["groups"] = groups(entry["nodes"])[1]
         entry["most"] = round_to(max(_largest_share(each["bins"]) for each in entry["rounds"]))
+        entry.setdefault(
+            "unknown",
+            f"There is no field for a round: with more than {MOST_LINKS:,} links in a round, the page counts them by "
+            "group.",
+        )
     else:
         entry["most"] = round_to(largest_weight(run))
         entry |= {"area": node_area(len(entry["nodes"])), "marks": mark_areas(len(entry["nodes"]))}
@@ -87,7 +94,11 @@ def light_entry(method: Method, run: Run) -> dict[str, Any]:
     last = int(run.metrics["round"][-1])
     only = {"round": from_one(last), "absent": [], "numbers": _numbers(run, last)}
     clients = number_of_nodes(run)[0]
-    return {**_about(method, run), "nodes": clients_only(run)[:clients], "light": True, "rounds": [only]}
+    why = "clients train alone here" if method.is_local else "this run recorded no links"
+    if recorded_rounds(run):
+        why = "the page has graphs of some runs only, and a page of this run alone has its graphs, too"
+    about = {**_about(method, run), "unknown": f"There is no field for a round: {why}."}
+    return {**about, "nodes": clients_only(run)[:clients], "light": True, "rounds": [only]}
 
 
 def _about(method: Method, run: Run) -> dict[str, Any]:
