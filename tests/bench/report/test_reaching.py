@@ -56,7 +56,8 @@ def test_the_table_follows_the_typed_score(runs, tmp_path, open_page):
             found = [spent for seed in (0, 1) if (spent := spent_until(runs[name, seed], level)) is not None]
             cells = words.split("\t")
             assert cells[0] == name
-            assert cells[3] == f"{len(found)} of 2"
+            reached = [seed for seed in (0, 1) if spent_until(runs[name, seed], level) is not None]
+            assert cells[3] == f"{len(found)} of 2{f' seed {reached[0]}' if len(reached) == 1 else ''}"
             for cell, values in zip(cells[1:3], zip(*found, strict=True) if found else ((), ()), strict=True):
                 if not values:
                     assert cell == "–"
@@ -68,6 +69,25 @@ def test_the_table_follows_the_typed_score(runs, tmp_path, open_page):
                 mean, *around = map(float, cell.split(" ± "))
                 assert mean == pytest.approx(np.mean(values), abs=0.051)
                 assert around[0] == pytest.approx(np.std(values, ddof=1), abs=0.051)
+    assert seen.console == []
+
+
+def test_tooltip_and_csv_name_the_seeds_that_reach_it(runs, tmp_path, open_page):
+    seen = open_page(write_report([f"{name}={run}" for (name, _), run in runs.items()], tmp_path / "page.html"))
+    seen.page.locator("#reach-0").fill("70")
+    said = [cell.get_attribute("title") for cell in seen.page.locator("table.reaching td:last-child").all()]
+    assert said == ["reached by seeds 0, 1", "reached by seed 0; not reached by seed 1"]
+    with seen.page.expect_download() as download:
+        seen.page.locator("[data-reach]").click()
+    assert download.value.suggested_filename == "reaching-a-score.csv"
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert [(row["method"], int(row["seed"])) for row in rows] == list(runs)
+    for row in rows:
+        spent = spent_until(runs[row["method"], int(row["seed"])], 70.0)
+        assert row["reached"] == ("no" if spent is None else "yes")
+        assert float(row["test accuracy, %"]) == 70
+        found = (row["rounds"], row["received, MB a client"])
+        assert found == ("", "") if spent is None else tuple(map(float, found)) == pytest.approx(spent)
     assert seen.console == []
 
 

@@ -141,8 +141,8 @@
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
   const blob = (text, type) => URL.createObjectURL(new Blob([text], { type }));
-  function csvOf(spec) {
-    const rows = largest(spec), names = Object.keys(rows[0] || {});
+  function csvOf(rows) {
+    const names = Object.keys(rows[0] || {});
     const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
     return [names, ...rows.map((row) => names.map((name) => row[name]))].map((r) => r.map(quoted).join(",")).join("\n") + "\n";
   }
@@ -158,10 +158,10 @@
     button.addEventListener("click", async () => {
       const of = button.parentElement.dataset.of, as = button.dataset.as;
       const spec = data.charts[of], title = button.closest("figure").dataset.title;
-      keep(`${of}.${as}`, as === "csv" ? blob(csvOf(spec), "text/csv") : await picture(spec, title, as));
+      keep(`${of}.${as}`, as === "csv" ? blob(csvOf(largest(spec)), "text/csv") : await picture(spec, title, as));
     });
   }
-  document.querySelectorAll(".save button").forEach(saves);
+  document.querySelectorAll(".save button[data-as]").forEach(saves);
   /** Numbers and files under a chart that is made on the page. */
   function dress(figure, name, title, spec) {
     data.charts[name] = spec;
@@ -216,7 +216,7 @@
 
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
   repeating.offer(data.repeating);
-  reaching.offer(data.reaching);
+  reaching.offer(data.reaching, (name, rows) => keep(name, blob(csvOf(rows), "text/csv")));
 
   // --- who learns from whom ---
   const runs = data.runs;

@@ -3,6 +3,7 @@
 // it did so counts.
 const reaching = (() => {
   const COSTS = { round: ["rounds", ""], mb: ["received", "MB a client"], simulated: ["simulated time", "seconds"] };
+  const NAMED = 6;  // seeds that a cell names
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const deviation = (values) => Math.sqrt(values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1));
 
@@ -14,14 +15,26 @@ const reaching = (() => {
     if (kind === "round") return values.length > 1 ? 1 : 0;
     return value > 0 && value < 1 ? 2 - Math.floor(Math.log10(value)) : 1;
   }
-  /** What the runs of a method had spent when they reached a level: for each cost a list over the runs that did. */
+  /** What a run had spent when it reached a level, by cost; null if it did not. */
+  function spentBy(run, level) {
+    const at = run.level.findIndex((one) => one >= level);
+    return at < 0 ? null : Object.fromEntries(Object.keys(COSTS).filter((kind) => run[kind]).map((kind) => [kind, run[kind][at]]));
+  }
+  /** The same of the runs of a method that reached it, a list for each cost; and the seeds of all runs, by whether they did. */
   function spent(method, level) {
-    const found = Object.fromEntries(Object.keys(COSTS).map((kind) => [kind, []]));
+    const found = Object.fromEntries(Object.keys(COSTS).map((kind) => [kind, []])), seeds = { yes: [], no: [] };
     for (const run of method.runs) {
-      const at = run.level.findIndex((one) => one >= level);
-      for (const kind of at < 0 ? [] : Object.keys(COSTS)) if (run[kind]) found[kind].push(run[kind][at]);
+      const costs = spentBy(run, level);
+      (costs ? seeds.yes : seeds.no).push(run.seed);
+      for (const [kind, value] of Object.entries(costs || {})) found[kind].push(value);
     }
-    return found;
+    return { ...found, seeds };
+  }
+  /** Names of seeds, which runs from Python may lack; the others of many are counted. */
+  function named(seeds, most = seeds.length) {
+    const known = seeds.filter((seed) => seed !== null), more = known.length - most;
+    if (!known.length) return "";
+    return `seed${known.length > 1 ? "s" : ""} ${known.slice(0, most).join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
   }
   /** The costs of single runs; of many the least and the largest. */
   function apart(kind, values) {
@@ -34,9 +47,10 @@ const reaching = (() => {
     if (more) made.append(" ", Object.assign(document.createElement("i"), { textContent: more }));
     return made;
   }
+  const levelOf = (task, value) => Math.ceil((task.sign * value) / task.unit - 1e-6);
+  const kindsOf = (task) => Object.keys(COSTS).filter((kind) => task.methods.some((method) => method.runs.some((run) => run[kind])));
   function fill(task, table, value) {
-    const level = Math.ceil((task.sign * value) / task.unit - 1e-6), rows = task.methods.map((method) => [method, spent(method, level)]);
-    const kinds = Object.keys(COSTS).filter((kind) => task.methods.some((method) => method.runs.some((run) => run[kind])));
+    const level = levelOf(task, value), rows = task.methods.map((method) => [method, spent(method, level)]), kinds = kindsOf(task);
     const head = document.createElement("thead"), body = document.createElement("tbody"), top = head.insertRow();
     for (const [words, unit] of [["method", ""], ...kinds.map((kind) => COSTS[kind]), ["reach it", "seeds"]]) {
       const made = cell(top, "th", words);
@@ -52,18 +66,33 @@ const reaching = (() => {
           cell(row, "td", apart(kind, values), `${values.length} of ${method.runs.length} seeds`);
         } else cell(row, "td", values.length ? mean(values).toFixed(places) : "–", around(values, places));
       }
-      cell(row, "td", `${found.round.length} of ${method.runs.length}`);
+      const { yes, no } = found.seeds, isPart = yes.length > 0 && no.length > 0;
+      const reach = cell(row, "td", `${yes.length} of ${method.runs.length}`, isPart ? named(yes, NAMED) : "");
+      reach.title = [[yes, "reached by"], [no, "not reached by"]].map(([seeds, words]) => [words, named(seeds)]).filter(([, seeds]) => seeds).map((pair) => pair.join(" ")).join("; ");
     }
     const caption = document.createElement("caption"), words = `Until test ${task.label} is ${value}${task.percent ? " %" : ""} or ${task.sign > 0 ? "more" : "less"}`;
     caption.append(Object.assign(document.createElement("span"), { textContent: words }));
     table.replaceChildren(caption, head, body);
   }
 
-  /** Let the fields work.
+  /** The rows of the file: a run each, without costs if it does not reach the level. */
+  function rowsOf(task, value) {
+    const level = levelOf(task, value), kinds = kindsOf(task);
+    return task.methods.flatMap((method) => method.runs.map((run) => {
+      const costs = spentBy(run, level), of = (kind) => [COSTS[kind].filter(Boolean).join(", "), costs?.[kind] ?? ""];
+      return { method: method.name, seed: run.seed ?? "", [`test ${task.label}${task.percent ? ", %" : ""}`]: value, reached: costs ? "yes" : "no", ...Object.fromEntries(kinds.map(of)) };
+    }));
+  }
+  /** Let the fields work, and the buttons that save the numbers.
    *
    * @param tasks what `contents/reaching.py` has made.
+   * @param save writes rows into a file of a name.
    */
-  function offer(tasks) {
+  function offer(tasks, save) {
+    for (const button of document.querySelectorAll("[data-reach]")) button.addEventListener("click", () => {
+      const number = Number(button.dataset.reach), value = document.getElementById(`reach-${number}`).valueAsNumber;
+      if (Number.isFinite(value)) save(`reaching-a-score${tasks.length > 1 ? `-${number + 1}` : ""}.csv`, rowsOf(tasks[number], value));
+    });
     tasks.forEach((task, number) => {
       const field = document.getElementById(`reach-${number}`), table = field.closest("p").nextElementSibling.querySelector("table");
       const show = () => Number.isFinite(field.valueAsNumber) && fill(task, table, field.valueAsNumber);

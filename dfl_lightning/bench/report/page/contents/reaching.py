@@ -8,7 +8,7 @@ from typing import Any
 
 from dfl_lightning.bench.report.comparable import best_first, for_charts
 from dfl_lightning.bench.report.costs import SIMULATED, spent
-from dfl_lightning.bench.report.methods import Method
+from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import from_one, known_numbers
 from dfl_lightning.bench.report.page.sections import heading
 from dfl_lightning.runs.reading import Run
@@ -33,8 +33,8 @@ def reaching_of_page(methods: Sequence[Method]) -> list[dict[str, Any]]:
         A dict for each task with a number in metrics.csv: `where` (its name), `label` and `percent` of its score,
         `sign` (-1 if lower scores are better), `unit`, `step` (between levels that the page offers), `first` (the
         level that it shows first), and `methods`, from best to worst. Each method has a `name` and `runs`; a run has
-        lists of equal lengths: `level`, the best score until then in units, times the sign; `round`, counted from 1;
-        and, if known, `mb` and `simulated`.
+        its `seed`, and lists of equal lengths: `level`, the best score until then in units, times the sign; `round`,
+        counted from 1; and, if known, `mb` and `simulated`.
     """
     found = []
     for task in sorted({method.task for method in methods}):
@@ -48,7 +48,10 @@ def reaching_of_page(methods: Sequence[Method]) -> list[dict[str, Any]]:
         unit = 0.1 if score.percent else _round_step(span / _FINE)
         step = 5.0 if score.percent else _round_step(span / _COARSE)
         entries = [
-            {"name": method.name, "runs": [_records(run, scores[run], unit) for run in method.runs]}
+            {
+                "name": method.name,
+                "runs": [{"seed": seed_of(run), **_records(run, scores[run], unit)} for run in method.runs],
+            }
             for method in best_first(for_charts(of_task))
         ]
         found.append(
