@@ -588,7 +588,7 @@ def test_few_bytes_are_not_shown_as_none(tmp_path, make_run):
     named = [f"{n}={run}" for n, run in enumerate(runs)]
     page = write_report(named, tmp_path / "page.html").read_text(encoding="utf-8")
     found = re.findall("<td data-is='received'><b>(.*?)</b>", page)
-    assert sorted(found) == ["0.0", "0.0112", "10.0"]
+    assert sorted(found) == ["0.000", "0.011", "10.000"]
 
 
 def test_one_seed_gives_no_spread_and_no_verdict_on_differences(tmp_path, make_run):

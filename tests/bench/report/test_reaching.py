@@ -91,6 +91,15 @@ def test_tooltip_and_csv_name_the_seeds_that_reach_it(runs, tmp_path, open_page)
     assert seen.console == []
 
 
+def test_megabytes_have_equal_digits_after_the_point(tmp_path, make_run, open_page):
+    named = []
+    for name, received in (("A", 0.4e6), ("B", 3e6)):
+        config = {"selection": {"class_path": name}}
+        named.append(str(make_run(tmp_path / name, np.full((2, 3), 0.5), received=received, config=config)))
+    seen = open_page(write_report(named, tmp_path / "page.html"))
+    assert seen.page.locator("table.reaching td:nth-child(3)").all_inner_texts() == ["0.400", "3.000"]
+
+
 def test_an_error_is_reached_from_above(tmp_path, make_run):
     run = make_run(tmp_path / "run", np.array([[9.0], [4.0], [5.0], [2.5]]))
     for name in ("metrics.csv", "clients.npz"):

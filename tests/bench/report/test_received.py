@@ -1,5 +1,6 @@
 """Bytes per run and models per round that clients receive, in the table of methods of a page."""
 
+import json
 import re
 from statistics import mean, stdev
 
@@ -13,6 +14,7 @@ from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.contents.seeds import dots
 from dfl_lightning.bench.report.page.sentences.verdict import lines
 from dfl_lightning.bench.report.page.tables import verdict_table
+from dfl_lightning.bench.report.writing import write_report
 
 MODELS = {"AFIND+": [[20, 10, 12], [16, 10, 10]], "Gossip": [[5, 5, 5]]}
 
@@ -60,3 +62,44 @@ def test_uncounted_values_have_no_column_instead_of_zeros(cells):
     found = cells(without=("models_received", "bytes_received"))
     assert all(not {"models", "received"} & set(row) for row in found.values())
     assert all("score" in row for row in found.values())
+
+
+def decimals(text):
+    """Return the digits after the point of the first number of a cell."""
+    return len(re.match(r"[+−<\s]*[\d,]+\.?(\d*)", text)[1])
+
+
+def test_a_column_has_equal_digits_after_the_point(tmp_path, make_run):
+    runs = []
+    for name, (level, received) in {
+        "A": (0.943, 314334.0),
+        "B": (3.012, 1e6),
+        "Local": (54.3, 0),
+        "D": (2, 9.3e6),
+    }.items():
+        config = {"selection": {"class_path": name}}
+        runs.append(of_error(make_run(tmp_path / name, np.full((3, 4), level), received=received, config=config)))
+    text = write_report(list(map(str, runs)), tmp_path / "page.html").read_text()
+    rows = re.findall(r"<tr data-method=\"(\w+)\">(.*?)</tr>", text, re.DOTALL)
+    assert [name for name, _ in rows] == ["A", "D", "B", "Local"]
+    columns = {}
+    for _, row in rows:
+        for name, cell in re.findall(r"<td data-is='(\w+)'>(.*?)</td>", row):
+            if number := re.search("<b>(.*?)</b>", cell):
+                columns.setdefault(name, []).append(number[1])
+    assert columns["score"] == ["0.943", "2.000", "3.012", "54.300"]
+    assert columns["received"] == ["0.943", "27.900", "3.000", "0.000"]
+    assert {name: {decimals(text) for text in texts} for name, texts in columns.items()} == {
+        **{name: {3} for name in ("score", "worst", "best", "local", "received")},
+        "seconds": {1},
+    }
+
+
+def of_error(run):
+    """Make a run's score a root mean squared error instead of an accuracy."""
+    (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("test_acc", "test_rmse"))
+    held = dict(np.load(run / "clients.npz"))
+    np.savez(run / "clients.npz", rounds=held["rounds"], test_rmse=held["test_acc"])
+    task = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+    (run / "summary.json").write_text(json.dumps({**json.loads((run / "summary.json").read_text()), "task": task}))
+    return run

@@ -9,11 +9,13 @@ const reaching = (() => {
 
   const around = (values, places) => (values.length > 1 ? `± ${deviation(values) ? deviation(values).toFixed(places) : 0}` : "");
 
-  /** Digits after the point: none for whole numbers, one, or of a number below 1 as many as show three. */
-  function digits(kind, values) {
-    const value = mean(values);
-    if (kind === "round") return values.length > 1 ? 1 : 0;
-    return value > 0 && value < 1 ? 2 - Math.floor(Math.log10(value)) : 1;
+  /** Digits after the point of all numbers in a column: one, or of numbers below 1 as many as show three of the least. */
+  function digits(kind, columns) {
+    if (kind === "round") return columns.some((values) => values.length > 1) ? 1 : 0;
+    const known = columns.filter((values) => values.length).map(mean).filter((value) => value > 0).sort((a, b) => a - b);
+    if (!(known[0] < 1)) return 1;
+    const middle = (known[(known.length - 1) >> 1] + known[known.length >> 1]) / 2;
+    return Math.max(1, Math.min(2 - Math.floor(Math.log10(known[0])), 3 - Math.floor(Math.log10(middle))));
   }
   /** What a run had spent when it reached a level, by cost; null if it did not. */
   function spentBy(run, level) {
@@ -37,8 +39,8 @@ const reaching = (() => {
     return `seed${known.length > 1 ? "s" : ""} ${known.slice(0, most).join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
   }
   /** The costs of single runs; of many the least and the largest. */
-  function apart(kind, values) {
-    const order = [...values].sort((a, b) => a - b).map((value) => value.toFixed(kind === "round" ? 0 : digits(kind, [value])));
+  function apart(values, places) {
+    const order = [...values].sort((a, b) => a - b).map((value) => value.toFixed(places));
     return order.length > 3 ? `${order[0]} to ${order.at(-1)}` : `${order.slice(0, -1).join(", ")}${order.length > 1 ? " and " : ""}${order.at(-1)}`;
   }
   function cell(row, tag, text, more = "") {
@@ -61,9 +63,9 @@ const reaching = (() => {
       const row = body.insertRow();
       cell(row, "th", method.name).scope = "row";
       for (const kind of kinds) {
-        const values = found[kind], places = values.length && digits(kind, values);
+        const values = found[kind], places = digits(kind, rows.map(([, costs]) => costs[kind]));
         if (values.length && values.length < method.runs.length) {  // a mean of those that do would look cheaper than the method is
-          cell(row, "td", apart(kind, values), `${values.length} of ${method.runs.length} seeds`);
+          cell(row, "td", apart(values, kind === "round" ? 0 : places), `${values.length} of ${method.runs.length} seeds`);
         } else cell(row, "td", values.length ? mean(values).toFixed(places) : "–", around(values, places));
       }
       const { yes, no } = found.seeds, isPart = yes.length > 0 && no.length > 0;

@@ -21,7 +21,7 @@ from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS
 from dfl_lightning.bench.report.page.sentences.verdict import Line, interval
 from dfl_lightning.bench.report.page.templates.filling import fill
 from dfl_lightning.bench.stats.statistics import Interval, Spread, spread_of_all
-from dfl_lightning.bench.stats.words import spread_in_words
+from dfl_lightning.bench.stats.words import shared_digits, shared_reference, spread_in_words
 from dfl_lightning.checkpoints.history import NOT_MAKEABLE, UNKNOWN_SETTINGS
 from dfl_lightning.runs.processor import in_words
 from dfl_lightning.runs.reading import Run
@@ -57,6 +57,19 @@ class Content:
     number: str = ""
     around: str = ""
     words: str = ""
+
+
+@dataclass(frozen=True)
+class _Digits:
+    """Digits of numbers in the verdict's table, the same within a column.
+
+    Attributes:
+        score: number with the digits of scores and of their differences.
+        received: digits of megabytes after the point.
+    """
+
+    score: float
+    received: int
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,12 @@ def verdict_table(
         dots: where the dot of each seed stands, by the full name of the method.
     """
     aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
+    digits = _Digits(
+        score=shared_reference([value.mean for line in lines for value in (line.score, line.worst)]),
+        received=_digits_of_megabytes([1e-6 * line.received.mean for line in lines]),
+    )
     rows = [
-        _verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside)
+        _verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside, digits)
         | {"dots": dots[line.method.full_name]}
         for line in lines
     ]
@@ -143,15 +160,17 @@ def key(method: str, colours: dict[str, int]) -> LineStyle:
     return LineStyle(f"var(--m{number % len(LIGHT['category'])})", dash)
 
 
-def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, is_aside: bool) -> dict[str, Any]:
+def _verdict_row(
+    line: Line, colours: dict[str, int], alone_in_task: bool, is_aside: bool, digits: _Digits
+) -> dict[str, Any]:
     method, score = line.method, line.method.score
     is_best = line.is_best and not alone_in_task
     cells = {
-        "score": _score_content(line.score, score),
-        "worst": _score_content(line.worst, score),
-        "best": Content(words="best") if is_best else _difference(line.to_best, score),
-        "local": _NONE if method.is_local else _difference(line.over_local, score),
-        "received": _spread_content(line.received, 1e-6, _digits(1e-6 * line.received.mean)),
+        "score": _score_content(line.score, score, digits.score),
+        "worst": _score_content(line.worst, score, digits.score),
+        "best": Content(words="best") if is_best else _difference(line.to_best, score, digits.score),
+        "local": _NONE if method.is_local else _difference(line.over_local, score, digits.score),
+        "received": _spread_content(line.received, 1e-6, digits.received),
         "models": _spread_content(line.models, 1, 1),
         "seconds": _spread_content(line.seconds, 1, 1),
         "seeds": Content(words=str(len(method.runs))),
@@ -162,11 +181,11 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, is_as
         "notes": method.notes,
         "is_aside": is_aside,
         "cells": cells,
-        "adversaries": _of_adversaries(method),
+        "adversaries": _of_adversaries(method, digits.score),
     }
 
 
-def _of_adversaries(method: Method) -> Content | None:
+def _of_adversaries(method: Method, reference: float) -> Content | None:
     """Write the mean score of a method's adversaries, which its row leaves out; None if it has none."""
     means = []
     for run in method.runs:
@@ -179,15 +198,15 @@ def _of_adversaries(method: Method) -> Content | None:
             are_tested |= np.isinf(losses)
         of_adversaries = scores[are_adversaries & are_tested]
         means.append(float(of_adversaries.mean()) if len(of_adversaries) else math.nan)
-    return _score_content(spread_of_all(means), method.score)
+    return _score_content(spread_of_all(means), method.score, reference)
 
 
-def _score_content(value: Spread, score: Score) -> Content:
+def _score_content(value: Spread, score: Score, reference: float) -> Content:
     """Write a mean score, and its standard deviation if there are several seeds."""
     if (missing := _missing(value)) is not None:
         return missing
-    around = "" if value.sd is None else f"± {spread_in_words(value.sd, score.number(value.sd, value.mean))}"
-    return Content(score.number(value.mean), around)
+    around = "" if value.sd is None else f"± {spread_in_words(value.sd, score.number(value.sd, reference))}"
+    return Content(score.number(value.mean, reference), around)
 
 
 def _spread_content(value: Spread, unit: float, digits: int) -> Content:
@@ -201,7 +220,8 @@ def _spread_content(value: Spread, unit: float, digits: int) -> Content:
     if (missing := _missing(value)) is not None:
         return missing
     around = "" if value.sd is None else f"± {spread_in_words(value.sd, f'{value.sd * unit:.{digits}f}')}"
-    return Content(f"{value.mean * unit:,.{digits}f}", around)
+    number = f"{value.mean * unit:,.{digits}f}"
+    return Content(spread_in_words(value.mean, number) if value.mean else number, around)
 
 
 def _missing(value: Spread) -> Content | None:
@@ -211,21 +231,21 @@ def _missing(value: Spread) -> Content | None:
     return None if math.isfinite(value.mean) else _NOT_FINITE
 
 
-def _digits(value: float) -> int:
-    """Return the number of digits after the point: one, or for a number below 1 enough for three significant digits.
+def _digits_of_megabytes(values: Sequence[float]) -> int:
+    """Return the digits after the point of a column: one, or more if a number is below 1, see `shared_digits`.
 
     Examples:
-        >>> _digits(21.3), _digits(0.0112), _digits(0.0)
-        (1, 4, 1)
+        >>> _digits_of_megabytes([21.3, 3.0, 0.0]), _digits_of_megabytes([0.943, 3.0])
+        (1, 3)
     """
-    return 2 - math.floor(math.log10(value)) if 0 < value < 1 else 1
+    return max(1, shared_digits(values)) if any(0 < value < 1 for value in values) else 1
 
 
-def _difference(value: Interval | None, score: Score) -> Content:
+def _difference(value: Interval | None, score: Score, reference: float) -> Content:
     if value is None:
         return _NONE
-    around = interval(value, score, bare=True) if value.count > 1 else "one seed"
-    return Content(score.signed(value.mean), around)
+    around = interval(value, score, bare=True, reference=reference) if value.count > 1 else "one seed"
+    return Content(score.signed(value.mean, reference), around)
 
 
 def commands_table(methods: Sequence[Method]) -> Markup:

@@ -10,6 +10,7 @@ from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_score, last_scores, pairing_of
 from dfl_lightning.bench.stats.leave_one_out import LeaveOneOut, leave_one_out
+from dfl_lightning.bench.stats.words import shared_reference
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import enumerated
 
@@ -60,9 +61,10 @@ def seeds_table(methods: Sequence[Method]) -> dict[str, Any] | None:
     seeds = list(dict.fromkeys(seed_of(run) for m in methods for run in m.runs))
     score, best = methods[0].score, methods[0]
     of_best = {pairing_of(run): last_score(run) for run in best.runs}
+    of_methods = [scores_by_seed(method) for method in methods]
+    reference = shared_reference([value for values in of_methods for value in values.values()])
     rows = []
-    for method in methods:
-        values = scores_by_seed(method)
+    for method, values in zip(methods, of_methods, strict=True):
         gaps = {
             seed_of(run): last_score(run) - of_best[pairing_of(run)]
             for run in method.runs
@@ -71,26 +73,26 @@ def seeds_table(methods: Sequence[Method]) -> dict[str, Any] | None:
         rows.append(
             {
                 "method": method.name,
-                "cells": [_cell(values.get(seed), gaps.get(seed), score) for seed in seeds],
-                "without": _without_one([gap for gap in gaps.values() if math.isfinite(gap)], score),
+                "cells": [_cell(values.get(seed), gaps.get(seed), score, reference) for seed in seeds],
+                "without": _without_one([gap for gap in gaps.values() if math.isfinite(gap)], score, reference),
             }
         )
     return {"seeds": [f"seed {seed}" for seed in seeds], "best": best.name, "rows": rows}
 
 
-def _cell(value: float | None, gap: float | None, score: Score) -> dict[str, str]:
+def _cell(value: float | None, gap: float | None, score: Score, reference: float) -> dict[str, str]:
     if value is None:
         return {"value": "", "gap": ""}
-    text = score.number(value) if math.isfinite(value) else "not finite"
-    return {"value": text, "gap": "" if gap is None or not math.isfinite(gap) else score.signed(gap, value)}
+    text = score.number(value, reference) if math.isfinite(value) else "not finite"
+    return {"value": text, "gap": "" if gap is None or not math.isfinite(gap) else score.signed(gap, reference)}
 
 
-def _without_one(gaps: Sequence[float], score: Score) -> str:
+def _without_one(gaps: Sequence[float], score: Score, reference: float) -> str:
     """Write the least and the largest mean of the gaps if one of them is left out; empty with fewer than two."""
     if len(gaps) < 2:
         return ""
     means = [(math.fsum(gaps) - gap) / (len(gaps) - 1) for gap in gaps]
-    return f"{score.signed(min(means))} to {score.signed(max(means))}"
+    return f"{score.signed(min(means), reference)} to {score.signed(max(means), reference)}"
 
 
 def about_lead(methods: Sequence[Method], brief: bool = False) -> str:

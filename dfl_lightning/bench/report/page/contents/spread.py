@@ -10,6 +10,7 @@ import numpy as np
 
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.over_seeds import last_scores
+from dfl_lightning.bench.stats.words import shared_reference
 
 MOST_SHOWN = 8
 """With more methods than this the table of the spread is folded."""
@@ -30,20 +31,23 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
         deviation over clients; `percent`, True if they are in per cent; `is_open`, False if there are many methods;
         and `several`, True if a method has several seeds.
     """
-    rows = []
+    means: dict[str, list[float]] = {}
     for method in methods:
         of_runs = [_numbers(scores) for run in method.runs if len(scores := last_scores(run))]
-        if not of_runs:
-            continue
-        means = np.mean(of_runs, axis=0)
-        digits = [method.score.number(mean, float(means[2])) if math.isfinite(mean) else "not finite" for mean in means]
-        rows.append({"method": method.name, "cells": digits})
-    if not rows:
+        if of_runs:
+            means[method.name] = np.mean(of_runs, axis=0).tolist()
+    if not means:
         return None
+    score, reference = methods[0].score, shared_reference([numbers[2] for numbers in means.values()])
+
+    def cell(value: float) -> str:
+        return score.number(value, reference) if math.isfinite(value) else "not finite"
+
+    rows = [{"method": name, "cells": list(map(cell, numbers))} for name, numbers in means.items()]
     several = any(len(method.runs) > 1 for method in methods)
     return {
         "rows": rows,
-        "percent": methods[0].score.percent,
+        "percent": score.percent,
         "is_open": len(methods) <= MOST_SHOWN,
         "several": several,
     }

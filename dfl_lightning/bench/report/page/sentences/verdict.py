@@ -366,13 +366,14 @@ def _shown(value: Spread, score: Score) -> str:
     return f"{mean} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {mean} ({seeds})"
 
 
-def interval(value: Interval, score: Score, bare: bool = False) -> str:
+def interval(value: Interval, score: Score, bare: bool = False, reference: float | None = None) -> str:
     """Write a 95 % interval, in points if the score is a share; empty with one pair.
 
     Args:
         value: interval of a difference of scores; a simultaneous one unless `bare`, since the words say so.
         score: score of the task.
         bare: leave out the words before the interval.
+        reference: number whose digits after the point are used; None: the difference.
 
     Examples:
         >>> difference = Interval(0.02, 0.01, 0.03, 3)
@@ -381,7 +382,8 @@ def interval(value: Interval, score: Score, bare: bool = False) -> str:
     """
     if value.low is None or value.high is None:
         return ""
-    ends = f"{score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
+    digits = value.mean if reference is None else reference
+    ends = f"{score.signed(value.low, digits)} to {score.signed(value.high, digits)}"
     return ends if bare else f"simultaneous 95 % interval {ends}"
 
 
