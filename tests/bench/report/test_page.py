@@ -550,7 +550,7 @@ def cells(page, method):
     row = re.search(rf'<tr data-method="{re.escape(method)}">(.*?)</tr>', text)[1]
     found = {}
     for name, cell in re.findall(r"<td data-is='(\w+)'>(.*?)</td>", row):
-        plain = re.sub("<[^>]*>", " ", cell).replace("−", "-").replace(",", "")
+        plain = re.sub("<svg.*?</svg>|<[^>]*>", " ", cell).replace("−", "-").replace(",", "")
         found[name] = [float(number) for number in re.findall(r"[-+]?\d+\.?\d*", plain)]
     return found
 

@@ -11,6 +11,7 @@ from dfl_lightning import read_run
 from dfl_lightning.bench import report
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.assemble import page
+from dfl_lightning.bench.report.page.contents import spread
 from dfl_lightning.bench.report.page.contents.seeds import about_lead
 from dfl_lightning.bench.report.page.pictures import rows_of
 
@@ -49,6 +50,35 @@ def test_the_table_of_seeds_has_the_means_of_the_files(methods):
     assert f"T{said}" in text[text.index("<p class='lead'>") : text.index("</header>")]
     assert f"Leave one seed out: t{said}" in text
     assert "not corrected for the number of methods" in text
+
+
+def test_dots_have_the_scores_of_their_seeds(methods):
+    text = page(methods)
+    for name, levels in LEVELS.items():
+        row = re.search(rf'<tr data-method="{name}">(.*?)</tr>', text, re.DOTALL)[1]
+        said = "; ".join(f"seed {seed}: {100 * level:.1f}" for seed, level in enumerate(levels))
+        assert f'aria-label="{said}"' in row
+        assert f"<title>{said}</title>" in row
+        places = [4 + 76 * (level - 0.5) / 0.4 for level in levels]
+        assert [float(at) for at in re.findall(r"cx='([\d.]+)'", row)] == pytest.approx(places, abs=0.05)
+    assert "<small class='of-dots'>50.0 to 90.0</small>" in text
+
+
+def test_heads_of_the_verdict_open_the_tables_below(methods, tmp_path, open_page, monkeypatch):
+    monkeypatch.setattr(spread, "MOST_SHOWN", 2)  # the spread is folded
+    runs = [f"{method.name}={run.path}" for method in methods for run in method.runs]
+    seen = open_page(report.write_report(runs, tmp_path / "page.html"))
+    for name, of in (("worst tenth", "#spread-1"), ("seeds", "#each-seed-1")):
+        fold = seen.page.locator(of)
+        assert fold.get_attribute("open") is None
+        seen.page.locator("table.verdict").get_by_role("link", name=name).click()
+        assert fold.get_attribute("open") == ""
+        assert fold.locator("table").is_visible()
+    note = seen.page.locator("#spread-1 .note").inner_text()
+    assert (
+        "A tenth of the clients end below the 10th percentile; the worst tenth in the table above is the mean" in note
+    )
+    assert seen.console == []
 
 
 def test_lead_of_all_seeds_is_said_with_its_smallest_distance(methods):

@@ -14,6 +14,7 @@ from dfl_lightning.bench.report import learning_curves
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page import assemble
 from dfl_lightning.bench.report.page.contents.repeating import Repeat, StudyFile
+from dfl_lightning.bench.report.page.contents.seeds import SeedDot
 from dfl_lightning.bench.report.page.opening import Opening
 from dfl_lightning.bench.report.page.sections import Figure
 from dfl_lightning.bench.report.page.settings import Head
@@ -65,8 +66,10 @@ def cells(new):
 
 def verdict_row(new, is_aside):
     adversaries = Content(words=new()) if is_aside else None
-    about = {"notes": new(2), "is_aside": is_aside, "adversaries": adversaries, "dots": []}
-    return {"method": new(), "key": LineStyle(new(), new()), "cells": cells(new), **about}
+    about = {"notes": new(2), "is_aside": is_aside, "adversaries": adversaries}
+    about["dots"] = [SeedDot(at, new(), new()) for at in (1.0, 2.0)]
+    shown = {**cells(new), "seeds": Content(words=new())}
+    return {"method": new(), "key": LineStyle(new(), new()), "cells": shown, **about}
 
 
 def commands_row(new, **others):
@@ -144,6 +147,7 @@ VALUES = {
         "table": {"seeds": new(2), "best": new(), "rows": [seeds_row(new), seeds_row(new)]},
         "where": new(),
         "label": new(),
+        "number": new(),
     },
     "trouble.html": lambda new: {
         **{"quiet": new(), "lanes": ["diverged", "dropped out"], "most": 1, "height": 9},
@@ -178,8 +182,12 @@ VALUES = {
     },
     "settings.html": lambda new: {"note": new(), "tables": [settings_table(new), settings_table(new)]},
     "spread.html": lambda new: {
-        "table": {"rows": [{"method": new(), "cells": new(5)}], "percent": True, "is_open": True, "several": True},
+        "table": {
+            "rows": [{"method": new(), "cells": new(5)}],
+            **dict.fromkeys(("percent", "higher", "is_open", "several"), True),
+        },
         "label": new(),
+        "number": new(),
     },
     "study.html": lambda new: {
         "caption": new(),
@@ -204,8 +212,8 @@ VALUES = {
     "verdict_table.html": lambda new: {
         "caption": new(),
         "label": new(),
-        "heads": [ColumnHead("seeds", new(), new())],
-        "has_dots": True,
+        "heads": [ColumnHead("seeds", new(), new()), ColumnHead("worst", new(), new(), new())],
+        "scale": new(),
         "rows": [verdict_row(new, is_aside) for is_aside in (True, False)],
     },
     "versions.html": lambda new: {"runs_by_text": {new(): new(2), new(): new(1)}},

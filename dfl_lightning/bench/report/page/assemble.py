@@ -264,9 +264,13 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         words, brief = (" ".join(qualified(of_task, brief=brief)) for brief in (False, True))
         is_led = leads and task == led
         rows = lines(of_task)
-        ranked, label = [line.method for line in rows], f"{where}, {task + 1}"
-        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {label}", dots(of_task))
+        ranked, number = [line.method for line in rows], task + 1
+        label = f"{where}, {number}"
+        names = {"label": label, "number": number}
         by_seed, over_clients = seeds_table(ranked), spread_table(ranked)
+        opens = {"worst": f"spread-{number}"} if over_clients is not None else {}
+        opens |= {"seeds": f"each-seed-{number}"} if by_seed is not None else {}
+        table = verdict_table(rows, colours, _caption(of_task), f"Verdict: {label}", dots(of_task), opens)
         parts.append(
             {
                 "where": where,
@@ -275,8 +279,8 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
                 "words_first": not is_led,
                 "metrics": about_metrics(of_task),
                 "lead": about_lead(of_task),
-                "spread": "" if over_clients is None else fill("spread.html", table=over_clients, label=label),
-                "seeds": "" if by_seed is None else fill("seeds.html", table=by_seed, where="", label=label),
+                "spread": "" if over_clients is None else fill("spread.html", table=over_clients, **names),
+                "seeds": "" if by_seed is None else fill("seeds.html", table=by_seed, where="", **names),
             }
         )
     several = any(len(method.runs) > 1 for method in methods)

@@ -132,6 +132,8 @@
     slot.append(table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
   }
   document.querySelectorAll("details.numbers").forEach(fold);
+  // A link to a fold opens it.
+  for (const link of document.querySelectorAll(".verdict thead a")) link.addEventListener("click", () => (document.querySelector(link.hash).open = true));
 
   // --- a chart as a file: its numbers, or a picture in light colours with its title ---
   function keep(name, address) {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dfl_lightning.bench.report.comparable import for_charts
 from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_of_clients
+from dfl_lightning.bench.report.page.contents.seeds import SeedDot
 from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS
 from dfl_lightning.bench.report.page.sentences.verdict import Line, interval
 from dfl_lightning.bench.report.page.templates.filling import fill
@@ -80,11 +82,13 @@ class ColumnHead:
         name: name of the column's cells.
         words: words of the head, `{score}` for the name of the score.
         unit: words below, `{percent}` and `{points}` for units of the score.
+        opens: id of a table below that has more; empty without one.
     """
 
     name: str
     words: str
     unit: str
+    opens: str = ""
 
 
 _HEADS = (
@@ -107,7 +111,12 @@ _NOT_FINITE = Content(words="not finite")
 
 
 def verdict_table(
-    lines: Sequence[Line], colours: dict[str, int], caption: str, label: str, dots: Mapping[str, Sequence[float]]
+    lines: Sequence[Line],
+    colours: dict[str, int],
+    caption: str,
+    label: str,
+    dots: Mapping[str, Sequence[SeedDot]],
+    opens: Mapping[str, str] = MappingProxyType({}),
 ) -> Markup:
     """Write the table of methods from best to worst, with their scores and costs.
 
@@ -116,7 +125,8 @@ def verdict_table(
         colours: number of each method's colour.
         caption: caption above the table.
         label: name of the table for screen readers.
-        dots: where the dot of each seed stands, by the full name of the method.
+        dots: the dot of each seed, by the full name of the method.
+        opens: ids of tables below that have more than a column, by the name of the column.
     """
     aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
     digits = _Digits(
@@ -135,10 +145,20 @@ def verdict_table(
         "verdict_table.html",
         caption=caption,
         label=label,
-        heads=[_head_of(head, lines[0].method.score) for head in _HEADS if head.name in shown],
-        has_dots=any(len(places) > 1 for places in dots.values()),
+        heads=[
+            replace(_head_of(head, lines[0].method.score), opens=opens.get(head.name, ""))
+            for head in _HEADS
+            if head.name in shown
+        ],
+        scale=_scale(dots) if any(len(places) > 1 for places in dots.values()) else "",
         rows=rows,
     )
+
+
+def _scale(dots: Mapping[str, Sequence[SeedDot]]) -> str:
+    """Say from which to which score the dots of all methods go."""
+    order = sorted(dot for places in dots.values() for dot in places)
+    return f"{order[0].value} to {order[-1].value}"
 
 
 def _head_of(head: ColumnHead, score: Score) -> ColumnHead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfl_lightning.bench.report.comparable import comparable
 from dfl_lightning.bench.report.methods import Method, seed_of
@@ -27,22 +27,40 @@ def scores_by_seed(method: Method) -> dict[Any, float]:
     return {seed_of(run): last_score(run) for run in method.runs if len(last_scores(run))}
 
 
-def dots(methods: Sequence[Method]) -> dict[str, list[float]]:
-    """Return where the dot of each seed stands, in pixels from the left, by the full name of the method.
+class SeedDot(NamedTuple):
+    """The dot of a seed in the verdict's table.
+
+    Attributes:
+        at: pixels from the left.
+        seed: name of the seed.
+        value: its score, in the digits of the table.
+    """
+
+    at: float
+    seed: str
+    value: str
+
+
+def dots(methods: Sequence[Method]) -> dict[str, list[SeedDot]]:
+    """Return the dots of each method's seeds, by the full name of the method.
 
     All methods of the task have one scale, from the least to the largest score of a seed.
 
     Args:
         methods: methods of a task.
     """
-    scores = {m.full_name: [v for v in scores_by_seed(m).values() if math.isfinite(v)] for m in methods}
-    known = [value for values in scores.values() for value in values]
+    scores = {m.full_name: {s: v for s, v in scores_by_seed(m).items() if math.isfinite(v)} for m in methods}
+    known = [value for values in scores.values() for value in values.values()]
     if not known:
         return {name: [] for name in scores}
     least, span = min(known), (max(known) - min(known)) or 1.0
-    return {
-        name: [round(4 + (DOTS - 8) * (value - least) / span, 1) for value in values] for name, values in scores.items()
-    }
+    score, reference = methods[0].score, shared_reference(known)
+
+    def dot(seed: Any, value: float) -> SeedDot:
+        at = round(4 + (DOTS - 8) * (value - least) / span, 1)
+        return SeedDot(at, f"seed {seed}", score.number(value, reference))
+
+    return {name: [dot(seed, value) for seed, value in values.items()] for name, values in scores.items()}
 
 
 def seeds_table(methods: Sequence[Method]) -> dict[str, Any] | None:

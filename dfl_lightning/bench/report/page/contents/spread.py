@@ -28,8 +28,8 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
 
     Returns:
         `rows`, with the `method` and a text for each number in `cells`: percentiles 0, 10, 50 and 100, and the standard
-        deviation over clients; `percent`, True if they are in per cent; `is_open`, False if there are many methods;
-        and `several`, True if a method has several seeds.
+        deviation over clients; `percent`, True if they are in per cent; `higher`, True if higher scores are better;
+        `is_open`, False if there are many methods; and `several`, True if a method has several seeds.
     """
     means: dict[str, list[float]] = {}
     for method in methods:
@@ -48,6 +48,7 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
     return {
         "rows": rows,
         "percent": score.percent,
+        "higher": score.higher_is_better,
         "is_open": len(methods) <= MOST_SHOWN,
         "several": several,
     }
