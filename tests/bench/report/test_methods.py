@@ -165,8 +165,12 @@ def test_lead_is_short(tmp_path, make_run):
     from dfl_lightning.bench.report.page.assemble import page
 
     text = page(methods)
-    assert "interval" not in text.partition("<p class='lead'>")[2].partition("</p>")[0]
-    assert f"<p class='say'>{escape(long)}</p>" in text.partition('id="verdict"')[2]
+    top = text.partition("<p class='lead'>")[2].partition("</header>")[0]
+    assert "interval" not in top
+    lines = top.partition("<ul class='qualified'>")[2]
+    assert all(f"<li>{sentence}</li>" in lines for sentence in sentences(methods, brief=True)[1:])
+    assert """<li class='whole'><a href="#said-1">The verdict in full</a></li>""" in top
+    assert f"<p class='say' id='said-1'>{escape(long)}</p>" in text.partition('id="verdict"')[2]
 
 
 def test_seed_means_are_over_evaluated_rounds(tmp_path, make_run):
@@ -408,8 +412,12 @@ def test_long_list_of_methods_names_three_and_counts_others(tmp_path, make_run, 
             config = {"selection": {"class_path": f"M{k}"}}
             rounds = [[0.9 - k / 10 + seed / 100] * 2] * 2
             runs.append(read_run(make_run(tmp_path / f"{k}-{seed}", rounds, seed=seed, config=config)))
-    last = sentences(find_methods(runs))[-1]
+    methods = find_methods(runs)
+    last = sentences(methods)[-1]
     if seeds == 1:
+        assert sentences(methods, brief=True)[-1] == (
+            "With one common seed there is no verdict on the difference to 7 other methods: it takes 5 or more."
+        )
         assert last == (
             "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others: for 8 "
             "methods it takes 5 seeds or more, since all pairs are corrected together."

@@ -124,7 +124,7 @@ def whole_page(new):
     )
     return {
         **{name: new() for name in (*texts, "versions")},
-        "lead": {"warning": new(), "first": new(), "others": new()},
+        "lead": {"warning": new(), "first": new(), "others": new(2), "whole": new()},
         "opening": {"body": new()},
         "charts": {name: new() for name in charts},
         "is_shortened": True,
@@ -201,7 +201,7 @@ VALUES = {
     "verdict.html": lambda new: {
         "tasks": [
             {
-                **{name: new() for name in ("where", "table", "words", "lead", "spread", "seeds")},
+                **{name: new() for name in ("where", "number", "table", "words", "lead", "spread", "seeds")},
                 "words_first": words_first,
                 "metrics": new(2),
             }

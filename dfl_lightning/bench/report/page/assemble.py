@@ -119,7 +119,7 @@ def page(
         title=study or title(methods),
         style=variables() + read("page.css").read_text(encoding="utf-8"),
         count=_count(methods),
-        lead=_lead(methods) if opening is None else {"warning": "", "first": opening.lead, "others": ""},
+        lead=_lead(methods) if opening is None else _without_qualification(opening.lead),
         losers=_losers(methods),
         live="" if following is None else live_note(methods, following),
         opening=opening,
@@ -230,8 +230,16 @@ def _count(methods: Sequence[Method]) -> str:
     return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
 
 
-def _lead(methods: Sequence[Method]) -> dict[str, str]:
-    """Write the brief verdict at the top of the page, on the largest comparison: a warning, a sentence and others."""
+def _lead(methods: Sequence[Method]) -> dict[str, Any]:
+    """Write the brief verdict at the top of the page, on the largest comparison.
+
+    Args:
+        methods: methods of one or several tasks.
+
+    Returns:
+        `warning`, which may be empty; `first`, the verdict in a sentence; `others`, a list of sentences that qualify
+        it; and `whole`, the id of the verdict in full, empty if it says no more.
+    """
     main = largest_comparison(methods)
     words, aside = qualified(main, brief=True), not_compared(main)
     warning = aside if aside in words else ""
@@ -243,8 +251,14 @@ def _lead(methods: Sequence[Method]) -> dict[str, str]:
     return {
         "warning": warning,
         "first": where + first,
-        "others": " ".join(filter(None, [about_lead(main, brief=True), *rest])),
+        "others": list(filter(None, [about_lead(main, brief=True), *rest])),
+        "whole": f"said-{main[0].task + 1}" if words != qualified(main) else "",
     }
+
+
+def _without_qualification(lead: str) -> dict[str, Any]:
+    """Return the top of a study's page, whose sentence is given."""
+    return {"warning": "", "first": lead, "others": [], "whole": ""}
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> Markup:
@@ -274,6 +288,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
         parts.append(
             {
                 "where": where,
+                "number": number,
                 "table": table,
                 "words": "" if is_led and words == brief else words,
                 "words_first": not is_led,

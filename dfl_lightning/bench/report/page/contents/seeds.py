@@ -128,11 +128,14 @@ def about_lead(methods: Sequence[Method], brief: bool = False) -> str:
         return ""
     score, whole = finite[0].score, found.whole
     if brief:
-        return _due_to_a_seed(found, score) if whole.margin and found.changes else ""
+        return (
+            f"{whole.first}'s lead is due to one seed: {_without_it(found)}." if whole.margin and found.changes else ""
+        )
     if not whole.margin:
         return f"Over their common seeds {whole.first} and {whole.second} have the same mean."
     if found.changes:
-        return f"Leave one seed out: {_due_to_a_seed(found, score).replace('That', 'that', 1)}"
+        due = f"{whole.first} has the {_best(score)} is due to one seed"
+        return f"Leave one seed out: that {due}, since {_without_it(found)}."
     seed, least = found.least
     return (
         f"Leave one seed out: {whole.first} keeps the {_best(score)} "
@@ -141,9 +144,8 @@ def about_lead(methods: Sequence[Method], brief: bool = False) -> str:
     )
 
 
-def _due_to_a_seed(found: LeaveOneOut, score: Score) -> str:
-    parts = [f"without seed {seed[0]} {lead.first} has it" for seed, lead in found.changes.items()]
-    return f"That {found.whole.first} has the {_best(score)} is due to one seed, since {enumerated(parts)}."
+def _without_it(found: LeaveOneOut) -> str:
+    return enumerated([f"without seed {seed[0]} {lead.first} has it" for seed, lead in found.changes.items()])
 
 
 def _best(score: Score) -> str:

@@ -130,7 +130,8 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
 
     Args:
         methods: methods of a task.
-        brief: leave out intervals, and put all methods that are clearly worse into one sentence.
+        brief: leave out intervals, put all methods that are clearly worse into one sentence, and count those without a
+            verdict.
     """
     kept, wrong = comparable(methods)
     rows, aside = lines(methods), not_compared(methods)
@@ -182,20 +183,28 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
         words.append(f"Over the seeds in common with the best, {_listed(ahead)}.")
     if same:
         words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
-    words += _too_few(few)
+    words += _too_few(few, brief)
     if unpaired:
         words.append(f"It has no seed in common with {and_(unpaired)}.")
     return words
 
 
-def _too_few(few: Sequence[Line]) -> list[str]:
-    """Say which differences are not judged for lack of common seeds, and how many seeds are needed."""
+def _too_few(few: Sequence[Line], brief: bool) -> list[str]:
+    """Say which differences are not judged for lack of common seeds, and how many seeds are needed.
+
+    Args:
+        few: rows of these methods.
+        brief: count the methods if there are more than two, and leave out why so many seeds are needed.
+    """
     if not few:
         return []
     names = ["training alone" if line.method.is_local else line.method.name for line in few]
     most = max(line.to_best.count for line in few if line.to_best is not None)
     have = "one common seed" if most == 1 else f"{most} common seeds"
     needed = least_seeds(len(few) + 1)
+    if brief:
+        which = f"{len(few)} other methods" if len(few) > 2 else and_(names)
+        return [f"With {have} there is no verdict on the difference to {which}: it takes {needed} or more."]
     why = ", since all pairs are corrected together" if len(few) > 1 else ""
     return [
         f"With {have} there is no verdict on the difference to {and_(names)}: for {len(few) + 1} methods it takes "
