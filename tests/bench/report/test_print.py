@@ -128,7 +128,7 @@ def test_printed_text_is_readable_and_not_cut_off(paper):
     assert {name: size for name, size in sizes.items() if size < 7 * 96 / 72 - 0.01} == {}
     rows = paper.locator("table.verdict tbody tr").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert len(rows) == 7
-    assert max(rows) < 30  # a line each, intervals of three seeds included
+    assert max(rows) < 36  # two lines, the second of intervals
     tables = paper.locator("table:visible").evaluate_all(
         "tables => tables.map(table => [table.className, table.getBoundingClientRect().right])"
     )
@@ -142,6 +142,20 @@ def test_printed_text_is_readable_and_not_cut_off(paper):
     words = paper.locator("#ramp span")
     words.evaluate("(words) => (words.textContent = `weight in the new model; ${'and more '.repeat(9)}`)")
     assert words.bounding_box()["x"] + words.bounding_box()["width"] <= 719
+
+
+PLACES = """() => [...document.querySelectorAll("table.verdict td[data-is]")].flatMap((cell) => {
+  const [number, around] = ["b", "i"].map((part) => cell.querySelector(part)?.getBoundingClientRect());
+  return around ? [[cell.dataset.is, around.top < number.bottom - 4, around.left >= number.right]] : [];
+})"""
+
+
+def test_deviations_stand_next_to_their_means_on_paper_and_screen(paper, page, open_page):
+    for found in (paper.evaluate(PLACES), open_page(page, everything=False).page.evaluate(PLACES)):
+        places = {(*place,) for place in found}
+        assert {name for name, *_ in places} >= {"score", "worst", "best", "local", "received", "models"}
+        for name, in_line, to_the_right in places:
+            assert (in_line, to_the_right) == ((name not in ("best", "local"),) * 2), name
 
 
 def test_paper_has_no_empty_column_and_no_sentence_over_another(paper):

@@ -303,7 +303,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) ->
     note = f"Mean over {'honest clients' if attacked else 'clients'} at the last evaluation. "
     if several:
         note += (
-            "± is the standard deviation over seeds. Differences are paired by seed and test data; next to each is "
+            "± is the standard deviation over seeds. Differences are paired by seed and test data; below each is "
             "the 95 % interval of this pair alone (Student's t). It is not corrected for the number of methods, and so "
             "it can exclude 0 where there is no verdict. "
         )
