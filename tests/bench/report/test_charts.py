@@ -317,3 +317,15 @@ def test_label_stands_at_its_line_or_is_joined_to_it():
         assert layer["transform"] == [{"filter": "datum.inside"}]
     ends = rule["encoding"]
     assert [ends[axis]["field"] for axis in ("x", "y", "x2", "y2")] == ["end_x", "end_y", "label_x", "label_y"]
+
+
+@pytest.mark.parametrize("letters", [24, 18, 12])
+def test_short_names_of_a_sweep_of_two_settings_keep_both(letters):
+    settings = [(kind, rate) for kind in ("cosine", "distance") for rate in ("0.01", "0.05")]
+    names = [f"AFIND+ (similarity = {kind}, lr = {rate})" for kind, rate in settings]
+    found = list(short_names(names, letters).values())
+    assert len(set(found)) == 4
+    assert max(map(len, found)) <= letters
+    for (kind, rate), text in zip(settings, found, strict=True):
+        assert kind[:4] in text
+        assert rate in text

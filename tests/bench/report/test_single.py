@@ -129,3 +129,18 @@ def test_names_and_lines_are_clickable_and_address_keeps_the_method(page, open_p
     seen.page.keyboard.press("Escape")
     until(seen, "!location.href.includes('#')")
     assert seen.console == []
+
+
+def test_pointing_at_a_shortened_name_says_all_settings(tmp_path, make_run, open_page, until):
+    named = []
+    for kind in ("cosine", "distance"):
+        for rate in (0.01, 0.05):
+            selection = {"class_path": "dfl.AFIND", "init_args": {"similarity": kind}}
+            config = {"selection": selection, "model": {"optimizer": {"init_args": {"lr": rate}}}}
+            named.append(str(make_run(tmp_path / f"{kind} {rate}", np.full((3, 4), rate + 0.5), config=config)))
+    seen = open_page(write_report(named, tmp_path / "page.html"))
+    name = seen.page.locator("#chart-learning-curves .mark-text text").filter(has_text="distance 0.05").last
+    name.hover()
+    until(seen, "document.querySelector('#vg-tooltip-element.visible') !== null")
+    assert "(similarity = distance, lr = 0.05)" in seen.page.locator("#vg-tooltip-element").inner_text()
+    assert seen.console == []

@@ -155,7 +155,15 @@ def end_labels(
     ]
     return [
         *(marks if any(one["inside"] for one in labels) else []),
-        *with_rim(base, {"color": colour}, align="left", dx=_ROOM, fontSize=12, fontWeight=600, clip=False),
+        *with_rim(
+            base,
+            {"color": colour, "tooltip": [alt.Tooltip("method:N")]},
+            align="left",
+            dx=_ROOM,
+            fontSize=12,
+            fontWeight=600,
+            clip=False,
+        ),
     ]
 
 
@@ -255,7 +263,7 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
         >>> list(short_names(["Gossip (k = 5, lr = 0.1)", "Gossip (k = 9, lr = 0.1)"], 12).values())
         ['Gossip k=5…', 'Gossip k=9…']
         >>> list(short_names(["Gossip (k = 5, within = cluster)", "Gossip (k = 5, loss = Focal)"], 16).values())
-        ['Gossi…within = c', 'Gossi…loss = Foc']
+        ['Gossip 5 cluster', 'Gossip 5 Focal']
     """
     short = {name: _short(name, letters) for name in names}
     of_setting = _by_setting(names, letters)
@@ -276,23 +284,45 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
 
 def _by_setting(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Shorten names with settings in brackets to one setting that no other name has; without those that do not fit.
+    """Shorten names with settings in brackets, without those that do not fit.
 
-    A name that fits once its equals signs have no spaces keeps all of its settings.
+    A name that fits once its equals signs have no spaces keeps all of its settings. Else it keeps one setting that no
+    other name has, or else the values of all settings, after the name if there is room.
 
     Examples:
         >>> _by_setting(["Gossip (k = 5, lr = 0.1)", "Gossip (k = 5, lr = 1)", "PANM"], 21)
         {'Gossip (k = 5, lr = 0.1)': 'Gossip (k=5, lr=0.1)', 'Gossip (k = 5, lr = 1)': 'Gossip (k=5, lr=1)'}
+        >>> names = [f"AFIND+ (similarity = {kind}, lr = {lr})" for kind in ("cosine", "l2") for lr in (0.01, 0.1)]
+        >>> list(_by_setting(names, 18).values())
+        ['AFIND+ cosine 0.01', 'AFIND+ cosine 0.1', 'AFIND+ l2 0.01', 'AFIND+ l2 0.1']
+        >>> list(_by_setting(names, 10).values())
+        ['cosi… 0.01', 'cosine 0.1', 'l2 0.01', 'l2 0.1']
     """
     parts = {name: (base, rest[:-1].split(", ")) for name in names for base, _, rest in [name.partition(" (")] if rest}
     held = Counter((base, setting) for base, settings in parts.values() for setting in settings)
+    values = {name: [one.partition(" = ")[2] or one for one in settings] for name, (_, settings) in parts.items()}
+    texts = {name: (" ".join(of_name), _cut(of_name, letters)) for name, of_name in values.items()}
+    number = Counter(text for of_name in texts.values() for text in {*of_name})
     found = {}
     for name, (base, settings) in parts.items():
         own = [f"{base} {setting}…" for setting in settings if held[base, setting] == 1]
+        own += [text for brief in texts[name] if number[brief] == 1 for text in (f"{base} {brief}", brief)]
         fitting = [text for text in (name, *own) if len(text.replace(" = ", "=")) <= letters]
         if len(name) > letters and fitting:
             found[name] = fitting[0].replace(" = ", "=")
     return found
+
+
+def _cut(values: Sequence[str], letters: int) -> str:
+    """Join values; the longest one is cut if they are too long together.
+
+    Examples:
+        >>> _cut(["distance", "0.05"], 12)
+        'distan… 0.05'
+    """
+    longest = max(range(len(values)), key=lambda at: len(values[at]))
+    kept = letters - sum(len(value) + 1 for at, value in enumerate(values) if at != longest)
+    return " ".join(_short(value, max(2, kept)) if at == longest else value for at, value in enumerate(values))
 
 
 def _short(name: str, letters: int) -> str:

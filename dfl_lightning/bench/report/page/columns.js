@@ -214,7 +214,7 @@ const columns = (() => {
     return [
       { data: { values }, mark: { type: "point", filled: true, opacity: 1, size: 30 }, encoding: { x: x("end_x"), y: y("end_y"), color } },
       { data: { values }, mark: { type: "text", style: "rim", ...text }, encoding: place },
-      { data: { values }, mark: { type: "text", ...text }, encoding: { ...place, color } },
+      { data: { values }, mark: { type: "text", ...text }, encoding: { ...place, color, tooltip: [{ field, type: "nominal" }] } },
     ];
   }
 
