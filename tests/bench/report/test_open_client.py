@@ -99,6 +99,30 @@ def test_links_to_sections_take_one_line(page, open_page, width):
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_what_is_too_wide_says_that_it_scrolls(page, open_page, until):
+    seen = open_page(page, 390, everything=False)
+    bar, on, hint = (
+        seen.page.locator(part) for part in ("nav > div", "#more-links", "#verdict .more-columns >> nth=0")
+    )
+    assert on.is_visible()
+    assert bar.bounding_box()["x"] + bar.bounding_box()["width"] <= on.bounding_box()["x"] + 8.5
+    for _ in range(9):
+        if "at-end" in (on.get_attribute("class") or ""):
+            break
+        left = bar.evaluate("(bar) => bar.scrollLeft")
+        on.click()
+        until(seen, "(left) => document.querySelector('nav > div').scrollLeft > left + 20", left)
+        seen.page.wait_for_timeout(400)  # until the smooth scrolling has ended
+    assert seen.page.get_by_role("link", name="Reproduction").bounding_box()["x"] < on.bounding_box()["x"]
+    assert hint.is_visible()
+    seen.page.locator("#verdict .scroll").first.evaluate("(table) => (table.scrollLeft = table.scrollWidth)")
+    until(seen, "getComputedStyle(document.querySelector('#verdict .more-columns')).visibility === 'hidden'")
+    seen.page.set_viewport_size({"width": 1440, "height": 900})
+    until(seen, "document.getElementById('more-links').hidden")
+    until(seen, "document.querySelector('#verdict .more-columns').hidden")
+    assert seen.console == []
+
+
 def test_a_sentence_stands_where_rounds_are_unknown(page, open_page, until):
     seen = open_page(page)
     alone = "There is no field for a round: clients train alone here."

@@ -90,6 +90,7 @@ def page(
         "expand.js",
         "near.js",
         "place.js",
+        "more.js",
         "linked.js",
         "address.js",
         "settings.js",

@@ -216,6 +216,7 @@
     unfold(part);
   }
 
+  more.offer();
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
   repeating.offer(data.repeating);
   reaching.offer(data.reaching, (name, rows) => keep(name, blob(csvOf(rows), "text/csv")));

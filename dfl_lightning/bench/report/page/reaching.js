@@ -96,7 +96,7 @@ const reaching = (() => {
       if (Number.isFinite(value)) save(`reaching-a-score${tasks.length > 1 ? `-${number + 1}` : ""}.csv`, rowsOf(tasks[number], value));
     });
     tasks.forEach((task, number) => {
-      const field = document.getElementById(`reach-${number}`), table = field.closest("p").nextElementSibling.querySelector("table");
+      const field = document.getElementById(`reach-${number}`), table = document.querySelectorAll("table.reaching")[number];
       const show = () => Number.isFinite(field.valueAsNumber) && fill(task, table, field.valueAsNumber);
       field.addEventListener("input", show);
       show();
