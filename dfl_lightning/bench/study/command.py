@@ -20,7 +20,7 @@ from dfl_lightning.bench.study.cells.of_code import about_code, by_reason
 from dfl_lightning.bench.study.cells.other_code import SET_ASIDE, accept
 from dfl_lightning.bench.study.file.cells_file import write_cells
 from dfl_lightning.bench.study.file.exclude import sentences as about_excluded
-from dfl_lightning.bench.study.file.settings import overridden
+from dfl_lightning.bench.study.file.settings import overridden, without_effect
 from dfl_lightning.bench.study.file.study_file import KIND, Study, read_study_file
 from dfl_lightning.bench.study.plan import Cell, Plan, add_seeds, make_plan
 from dfl_lightning.bench.study.processes.slurm_words import PREFIX, split_options
@@ -163,7 +163,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             return code
         tuned = chosen_values(study, folder, words.scale)
     plan = _planned(study, folder, words.scale, tuned or {})
-    for remark in [*overridden(study), *about_excluded(study.exclude), *about_conditions(plan)]:
+    for remark in [*overridden(study), *without_effect(study), *about_excluded(study.exclude), *about_conditions(plan)]:
         print(for_terminal(remark, sys.stdout), flush=True)
     if words.explain:
         from dfl_lightning.bench.study.cells.estimate import explain

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfl_lightning.bench.study.file.settings import options_in, overridden, words_of
+from dfl_lightning.bench.study.file.settings import options_in, overridden, without_effect, words_of
 from dfl_lightning.bench.study.file.study_file import read_study_file
 from dfl_lightning.bench.study.plan import add_seeds, make_plan, scaled
 from dfl_lightning.utils.errors import UserError
@@ -155,6 +155,24 @@ def test_resolved_configs_are_kept_until_something_changes(planned, study_of, tm
     (tmp_path / "mine.yaml").write_text("data: MNIST\n")
     planned(base={"config": "mine.yaml"})
     assert len(asked) == 4
+
+
+def test_a_column_without_effect_in_a_row_is_remarked(study_of):
+    rows = {
+        "Gossip": {},
+        "Fixed": {"selection": {"class_path": "Gossip", "init_args": {"k": 3}}},
+        "In cells": {"selection.k": 3},
+    }
+    columns = {"few": {"selection.k": 2}, "some": {"selection.k": 3}, "many": {"selection.k": 5}}
+    cells = {"In cells": {"few": {"selection.k": 2}, "many": {"selection": {"init_args": {"k": 5}}}}}
+    changes = {"rows": rows, "columns": columns, "published": None, "exclude": None, "tune": None}
+    remark = (
+        "row Fixed sets selection.k to 3, which counts, and not the value of the columns few (2), many (5); "
+        "to have those, give selection.k in cells: Fixed"
+    )
+    assert list(without_effect(read_study_file(study_of(**changes, cells=cells)))) == [remark]
+    repaired = {**cells, "Fixed": {"few": {"selection.k": 2}, "many": {"selection.k": 5}}}
+    assert list(without_effect(read_study_file(study_of(**changes, cells=repaired)))) == []
 
 
 def test_a_base_that_overrides_a_rows_own_config_is_remarked(study_of, tmp_path):

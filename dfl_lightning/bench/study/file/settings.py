@@ -75,6 +75,22 @@ def overridden(study: Study) -> Iterator[str]:
             yield f"base overrides config {layer['config']} of row {row}: {', '.join(values)}"
 
 
+def without_effect(study: Study) -> Iterator[str]:
+    """Yield a remark for each option that a row and columns set to different values, of which the row's counts."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row, column in study.pairs():
+        *_, of_column, of_row, of_cell = (dict(_leaves(layer)) for layer in study.layers(row, column))
+        for option in of_column.keys() & of_row.keys() - of_cell.keys():
+            if of_column[option] != of_row[option]:
+                found.setdefault((row, option), []).append(f"{column} ({as_word(of_column[option])})")
+    for (row, option), columns in found.items():
+        value = as_word(dict(_leaves(study.rows[row]))[option])
+        yield (
+            f"row {row} sets {option} to {value}, which counts, and not the value of the columns {', '.join(columns)}; "
+            f"to have those, give {option} in cells: {row}"
+        )
+
+
 def _leaves(content: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted names and values of all options, those of classes' arguments included; skip `config`."""
     for key, value in content.items():
