@@ -11,7 +11,7 @@ from dfl_lightning import read_run
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.page.assemble import page
 from dfl_lightning.bench.report.page.contents import spread
-from dfl_lightning.bench.report.page.contents.spread import spread_table
+from dfl_lightning.bench.report.page.contents.spread import spread_table, worst_of
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +44,13 @@ def test_table_of_many_methods_is_folded(runs, monkeypatch):
     assert spread_table(methods)["is_open"]
     monkeypatch.setattr(spread, "MOST_SHOWN", 1)
     assert not spread_table(methods)["is_open"]
+
+
+def test_worst_tenth_says_how_many_clients_it_is(runs, tmp_path, make_run):
+    found = [read_run(run) for run in runs.values()]
+    text = page(find_methods(found))
+    assert "the mean over the worst 2 of 15 clients." in text  # a tenth of 15, rounded up
+    assert "worst tenth</a><small>2 of 15 clients, %</small>" in text
+    fewer = make_run(tmp_path / "run", np.full((2, 12), 0.5), seed=2, config={"selection": {"class_path": "Ours"}})
+    assert worst_of(find_methods(found)) == "2 of 15 clients"
+    assert worst_of(find_methods([*found, read_run(fewer)])) == ""

@@ -185,6 +185,7 @@ VALUES = {
         "table": {
             "rows": [{"method": new(), "cells": new(5)}],
             **dict.fromkeys(("percent", "higher", "is_open", "several"), True),
+            "worst": new(),
         },
         "label": new(),
         "number": new(),

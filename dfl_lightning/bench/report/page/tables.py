@@ -19,6 +19,7 @@ from dfl_lightning.bench.report.look.theme import LIGHT
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import last_of_clients
 from dfl_lightning.bench.report.page.contents.seeds import SeedDot
+from dfl_lightning.bench.report.page.contents.spread import worst_of
 from dfl_lightning.bench.report.page.sentences.limits import MOST_RUNS
 from dfl_lightning.bench.report.page.sentences.verdict import Line, interval
 from dfl_lightning.bench.report.page.templates.filling import fill
@@ -81,7 +82,7 @@ class ColumnHead:
     Attributes:
         name: name of the column's cells.
         words: words of the head, `{score}` for the name of the score.
-        unit: words below, `{percent}` and `{points}` for units of the score.
+        unit: words below, `{percent}` and `{points}` for units of the score, `{worst}` for the worst clients.
         opens: id of a table below that has more; empty without one.
     """
 
@@ -93,7 +94,7 @@ class ColumnHead:
 
 _HEADS = (
     ColumnHead("score", "test {score}", "{percent}last round"),
-    ColumnHead("worst", "worst tenth", "of the clients{per_cent}"),
+    ColumnHead("worst", "worst tenth", "{worst}{per_cent}"),
     ColumnHead("best", "to the best", "{points}"),
     ColumnHead("local", "over training alone", "{points}"),
     ColumnHead("received", "received", "MB a client"),
@@ -138,6 +139,7 @@ def verdict_table(
         | {"dots": dots[line.method.full_name]}
         for line in lines
     ]
+    worst = worst_of([line.method for line in lines]) or "of the clients"
     shown = [head.name for head in _HEADS if any(row["cells"][head.name] != _NONE for row in rows)]
     for row in rows:
         row["cells"] = {name: row["cells"][name] for name in shown}
@@ -146,7 +148,7 @@ def verdict_table(
         caption=caption,
         label=label,
         heads=[
-            replace(_head_of(head, lines[0].method.score), opens=opens.get(head.name, ""))
+            replace(_head_of(head, lines[0].method.score, worst), opens=opens.get(head.name, ""))
             for head in _HEADS
             if head.name in shown
         ],
@@ -161,9 +163,9 @@ def _scale(dots: Mapping[str, Sequence[SeedDot]]) -> str:
     return f"{order[0].value} to {order[-1].value}"
 
 
-def _head_of(head: ColumnHead, score: Score) -> ColumnHead:
-    """Return a head with the name and the units of a score."""
-    units = {"percent": "%, " if score.percent else "", "per_cent": ", %" if score.percent else ""}
+def _head_of(head: ColumnHead, score: Score, worst: str) -> ColumnHead:
+    """Return a head with the name and the units of a score, and the number of clients of the worst tenth."""
+    units = {"worst": worst, "percent": "%, " if score.percent else "", "per_cent": ", %" if score.percent else ""}
     units["points"] = "points" if score.percent else score.label
     return ColumnHead(head.name, head.words.format(score=score.label), head.unit.format(**units))
 

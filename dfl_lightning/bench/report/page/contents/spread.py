@@ -11,6 +11,7 @@ import numpy as np
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.over_seeds import last_scores
 from dfl_lightning.bench.stats.words import shared_reference
+from dfl_lightning.utils.words import counted
 
 MOST_SHOWN = 8
 """With more methods than this the table of the spread is folded."""
@@ -29,7 +30,8 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
     Returns:
         `rows`, with the `method` and a text for each number in `cells`: percentiles 0, 10, 50 and 100, and the standard
         deviation over clients; `percent`, True if they are in per cent; `higher`, True if higher scores are better;
-        `is_open`, False if there are many methods; and `several`, True if a method has several seeds.
+        `is_open`, False if there are many methods; `several`, True if a method has several seeds; and `worst`, how many
+        clients the worst tenth is, in words.
     """
     means: dict[str, list[float]] = {}
     for method in methods:
@@ -51,7 +53,21 @@ def spread_table(methods: Sequence[Method]) -> dict[str, Any] | None:
         "higher": score.higher_is_better,
         "is_open": len(methods) <= MOST_SHOWN,
         "several": several,
+        "worst": worst_of(methods) or "tenth of the clients of each run, rounded up to whole clients",
     }
+
+
+def worst_of(methods: Sequence[Method]) -> str:
+    """Say how many clients the worst tenth is, as "2 of 12 clients"; empty if that differs between runs.
+
+    Args:
+        methods: methods of a task.
+    """
+    numbers = {len(scores) for method in methods for run in method.runs if len(scores := last_scores(run))}
+    if len(numbers) != 1:
+        return ""
+    (number,) = numbers
+    return f"{math.ceil(number / 10)} of {counted(number, 'client')}"
 
 
 def _numbers(scores: np.ndarray) -> list[float]:
