@@ -9,7 +9,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run
 from dfl_lightning.bench.report.methods import find_methods
-from dfl_lightning.bench.report.page.contents.trouble import about_divergence, events
+from dfl_lightning.bench.report.page.contents.trouble import about_divergence, events, trouble_of_page
 from dfl_lightning.bench.report.writing import write_report
 
 CLIENTS = 4
@@ -23,7 +23,7 @@ def test_divergence_has_client_and_round_the_first_one_first(tmp_path, make_run)
     level = np.full((6, CLIENTS), 0.5)
     diverged = [(4, 0), (1, 3), (2, 3), (5, 3)]
     run = make_run(tmp_path / "run", level, diverged=diverged)
-    found = [(event.client, event.first, event.last) for event in of_lane(run, "diverged")]
+    found = [(*event.clients, event.first, event.last) for event in of_lane(run, "diverged")]
     assert found == [(3, 2, 3), (0, 5, 5), (3, 6, 6)]
 
 
@@ -47,9 +47,12 @@ def test_dropouts_and_adversaries_have_shares_of_clients(tmp_path, make_run):
     run = make_run(
         tmp_path / "run", np.full((4, CLIENTS), 0.5), dropouts=[(1, 2), (1, 3), (3, 0)], adversaries=[0, 1, 0, 0]
     )
-    assert [(e.first, e.client, e.share) for e in of_lane(run, "dropped out")] == [(2, 2, 0.5), (4, 0, 0.25)]
+    assert [(e.first, e.clients, e.share) for e in of_lane(run, "dropped out")] == [
+        (2, (2, 3), 0.5),
+        (4, (0,), 0.25),
+    ]
     (attack,) = of_lane(run, "links to adversaries")
-    assert (attack.first, attack.last, attack.client) == (1, 4, 1)
+    assert (attack.first, attack.last, attack.clients) == (1, 4, (1,))
     assert attack.words.endswith("1 of 4 clients: 1")
 
 
@@ -90,7 +93,7 @@ def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until
     wild = make_run(tmp_path / "wild", np.full((4, CLIENTS), 0.5), diverged=[(2, 3)], config={"model": {}})
     seen = open_page(write_report([f"<b>calm={calm}", f"wild={wild}"], tmp_path / "page.html"))
     rows = seen.page.locator("table.trouble tbody tr")
-    assert rows.all_inner_texts() == ["wild, seed 0\t1 client, first client 3 in round 3"]
+    assert rows.all_inner_texts() == ["wild, seed 0\t1 client; first in round 3: client 3"]
     assert (
         seen.page.locator("header .health")
         .inner_text()
@@ -104,6 +107,40 @@ def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until
     until(seen, "document.getElementById('one-name').textContent === 'Client 3'")
     assert seen.page.locator("#one-words").inner_text().startswith("wild, seed 0")
     assert "client=3" in seen.page.evaluate("location.hash")
+    assert seen.console == []
+
+
+def test_configured_dropout_is_called_so(tmp_path, make_run):
+    config = {"selection": {"class_path": "Ours"}, "dropout": {"class_path": "dfl.Bernoulli", "init_args": {"rate": 1}}}
+    dropouts = [(1, i) for i in range(5)] + [(2, 5), (2, 7)]
+    run = read_run(make_run(tmp_path / "run", np.full((4, 8), 0.5), dropouts=dropouts, config=config))
+    (entry,) = trouble_of_page(find_methods([run]), set())
+    assert entry["summary"]["dropped out"] == (
+        "in 2 rounds, 3.5 of 8 clients on average, as configured (Bernoulli); "
+        "first in round 2: clients 0, 1, 2 and 2 more"
+    )
+
+
+def test_links_that_stay_are_no_trouble(tmp_path, make_run):
+    links = [(r, i, (i + 1) % CLIENTS, 0.5, True, False) for r in range(3) for i in range(CLIENTS)]
+    links += [(3, i, (i + 1 + (i > 1)) % CLIENTS, 0.5, True, False) for i in range(CLIENTS)]
+    run = make_run(tmp_path / "run", np.full((4, CLIENTS), 0.5), links)
+    assert [(e.first, e.share) for e in of_lane(run, "links that are new")] == [(4, 0.5)]
+
+
+def test_a_mark_of_several_clients_opens_one_at_its_round(tmp_path, make_run, make_links, open_page, until):
+    links = make_links(np.random.default_rng(1), 4, CLIENTS, 2)
+    level = np.linspace(0.2, 0.9, 4)[:, None] * np.ones(CLIENTS)
+    run = make_run(tmp_path / "run", level, links, dropouts=[(1, 2), (1, 3)], config={"selection": {"class_path": "A"}})
+    seen = open_page(write_report([run], tmp_path / "page.html"))
+    mark = seen.page.locator("#chart-trouble .mark-rect path").first
+    mark.scroll_into_view_if_needed()
+    mark.click()
+    until(seen, "document.getElementById('one-name').textContent === 'Client 2'")
+    assert seen.page.evaluate("window.report.now().round") == 2
+    seen.page.locator("#one-content p").get_by_role("button", name="client 3").click()
+    until(seen, "document.getElementById('one-name').textContent === 'Client 3'")
+    assert seen.page.evaluate("window.report.now().round") == 2
     assert seen.console == []
 
 

@@ -199,9 +199,9 @@
   async function drawTrouble(element) {
     await drawChosen(element, "trouble", trouble.shown());
     report.views[element.id].addEventListener("click", (event, item) => {
-      const client = item?.datum?.client ?? null, { method, seed } = trouble.now();
-      const place = runs.findIndex((run) => run.method === method && run.seed === seed);
-      if (client !== null && place >= 0) visit([{ at: place, id: client, name: `client ${client}` }]);
+      const { method, seed } = trouble.now(), place = runs.findIndex((run) => run.method === method && run.seed === seed);
+      const there = (item?.datum?.what ? trouble.clientsOf(item.datum) : []).map((id) => ({ at: place, id, name: `client ${id}`, round: item.datum.from }));
+      if (there.length && place >= 0) visit(there);
     });
   }
   /** Draw a chart that has been made here, and bring its table up to date. */
@@ -449,8 +449,14 @@
     event.preventDefault();
     visit([{ at: named.at, id: named.picked, name: `client ${named.picked}` }]);
   });
+  /** Open a client at its `round`, or else at the last one.
+   *
+   * @param there the clients of a place: `at`, the number of the run, `id`, `name` and `round`, which may be missing.
+   * @param chosen the one of them that is opened.
+   */
   function visit(there, chosen = there[0]) {
-    const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
+    const { rounds } = runs[chosen.at], step = Math.max(0, rounds.findLastIndex(({ round }) => round <= (chosen.round ?? Infinity)));
+    const hash = address.text(runs, { at: chosen.at, step, picked: chosen.id, shaded });
     history.replaceState({ top: scrollY }, "");  // to which the way back leads
     history.pushState({ from: true }, "", hash);
     byId("one-back").hidden = false;

@@ -33,7 +33,7 @@ const trouble = (() => {
     document.getElementById("trouble-title").textContent = title;
     document.getElementById("chart-trouble").closest("figure").dataset.title = title;
     for (const button of buttons()) button.setAttribute("aria-pressed", String(Number(button.dataset.trouble) === at));
-    const values = run.events.map((event) => ({ ...event, client: event.client < 0 ? null : event.client }));
+    const values = run.events.map(({ clients, ...event }) => ({ ...event, client: clients[0] ?? null }));
     const x = (field) => ({ field, type: "quantitative", scale: { nice: false, domain: [0.5, run.last + 0.5] }, axis: { title: "round", format: "d", tickMinStep: 1, tickCount: 10 } });
     const y = { field: "what", type: "nominal", scale: { domain: lanes, paddingInner: 0.35 }, axis: { title: null, grid: false, labelLimit: 160 } };
     const tooltip = [{ field: "words", type: "nominal", title: "what" }, { field: "from", type: "quantitative", title: "round" }, { field: "to", type: "quantitative" }];
@@ -46,5 +46,7 @@ const trouble = (() => {
     return { height: FRAME + LANE * lanes.length, autosize: { type: "fit", contains: "padding" }, description: `${title}. ${said.join("; ")}.`, layer };
   }
   const now = () => runs[at];
-  return { offer, shown, now };
+  /** The clients of a mark of the shown time line, the first one first. */
+  const clientsOf = (mark) => runs[at].events.find((event) => ["what", "from", "words"].every((name) => event[name] === mark[name]))?.clients ?? [];
+  return { offer, shown, now, clientsOf };
 })();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -36,7 +36,10 @@ _GROWTH, _HUGE = 1e3, 1e6
 """A training loss explodes if it is this many times its first value, or this large."""
 
 _NAMED = 6
-"""Largest number of clients that an event names."""
+"""Largest number of clients that an event names and a click on it offers."""
+
+_SHORT = 3
+"""The same of the words in the table."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Event:
         first: first round, counted from 1.
         last: last round.
         words: description.
-        client: client that a click opens; -1 without one.
+        clients: clients that a click opens, the first of many; empty without one.
         share: how strong it is, from 0 to 1.
     """
 
@@ -56,19 +59,20 @@ class Event:
     first: int
     last: int
     words: str
-    client: int = -1
+    clients: tuple[int, ...] = ()
     share: float = 1.0
 
 
 def events(run: Run, links: bool = True) -> list[Event]:
-    """List the events of a run by lane and round.
+    """List the events of a run by lane and round, without shares of links that are 0 when they are written.
 
     Args:
         run: finished or not.
         links: read the recorded links, too, which takes time.
     """
     found = [*_diverged(run), *_exploded(run), *_dropouts(run), *_at_chance(run), *_plateaus(run), *_adversaries(run)]
-    return [*found, *(_changes(run) if links else [])]
+    found += _changes(run) if links else []
+    return [event for event in found if as_percent(event.share) != as_percent(0) or event.lane == DROPPED]
 
 
 def trouble_of_page(methods: Sequence[Method], with_links: set[Any]) -> list[dict[str, Any]]:
@@ -99,7 +103,7 @@ def trouble_of_page(methods: Sequence[Method], with_links: set[Any]) -> list[dic
                             "what": event.lane,
                             "from": event.first,
                             "to": event.last,
-                            "client": event.client,
+                            "clients": event.clients,
                             "share": round(event.share, 3),
                             "words": event.words,
                         }
@@ -158,18 +162,48 @@ def _summary(run: Run, lane: str, found: Sequence[Event]) -> str:
         return ""
     if lane == DIVERGED:
         clients = len(np.unique(run.diverged["client"]))
-        return f"{counted(clients, 'client')}, first client {of_lane[0].client} in round {of_lane[0].first}"
+        first = [event.clients[0] for event in of_lane if event.first == of_lane[0].first]
+        return f"{counted(clients, 'client')}; first in round {of_lane[0].first}: {_who(first)}"
     if lane == EXPLODED:
         return of_lane[0].words.removeprefix("the training loss is ")
     if lane == DROPPED:
-        rounds = len(of_lane)
-        return f"in {counted(rounds, 'round')}, {as_percent(sum(e.share for e in of_lane) / rounds)} of the clients"
+        rounds, all_of = len(of_lane), run.num_clients or 0
+        mean = sum(event.share for event in of_lane) / rounds * all_of
+        first = _dropped(run, of_lane[0].first)
+        asked = f", as configured ({asked})" if (asked := _dropout_of(run)) else ""
+        number = f"{mean:.1f}".removesuffix(".0")
+        in_all = f"in {counted(rounds, 'round')}, {number} of {counted(all_of, 'client')} on average{asked}"
+        return f"{in_all}; first in round {of_lane[0].first}: {_who(first)}"
     if lane in (CHANCE, PLATEAU):
         return ", ".join(_rounds(event.first, event.last) for event in of_lane)
     if lane == ADVERSARIES:
-        return attack_of(run)
+        return f"{attack_of(run)}: {_who(np.flatnonzero(adversaries(run, run.num_clients or 0)).tolist())}"
     ends = [as_percent(event.share) for event in (of_lane[0], of_lane[-1])]
     return f"{ends[0]} in round {of_lane[0].first}, {ends[1]} in round {of_lane[-1].first}"
+
+
+def _who(clients: Sequence[int]) -> str:
+    """Name clients, and count those beyond a few.
+
+    Examples:
+        >>> _who([7]), _who([0, 3, 4, 8, 9])
+        ('client 7', 'clients 0, 3, 4 and 2 more')
+    """
+    shown = list(map(str, clients[:_SHORT]))
+    shown += [f"{len(clients) - _SHORT} more"] if len(clients) > _SHORT else []
+    return f"client{'' if len(clients) == 1 else 's'} {and_(shown)}"
+
+
+def _dropout_of(run: Run) -> str:
+    """Return the name of the dropout that a run's config asks for; empty without one."""
+    dropout = run.config.get("dropout")
+    name = dropout.get("class_path", "") if isinstance(dropout, Mapping) else dropout
+    return str(name or "").rpartition(".")[2]
+
+
+def _dropped(run: Run, r: int) -> list[int]:
+    """List the clients that dropped out of a round, counted from 1."""
+    return sorted(run.dropouts["client"][run.dropouts["round"] + 1 == r].tolist())
 
 
 def _rounds(first: int, last: int) -> str:
@@ -186,8 +220,8 @@ def _diverged(run: Run) -> list[Event]:
         rounds = sorted({int(r) for r in columns["round"][columns["client"] == client]})
         for first, last in _stretches(rounds):
             words = f"the training of client {client} diverged, {_rounds(from_one(first), from_one(last))}"
-            found.append(Event(DIVERGED, from_one(first), from_one(last), words, client))
-    return sorted(found, key=lambda event: (event.first, event.client))
+            found.append(Event(DIVERGED, from_one(first), from_one(last), words, (client,)))
+    return sorted(found, key=lambda event: (event.first, event.clients))
 
 
 def _exploded(run: Run) -> list[Event]:
@@ -223,7 +257,7 @@ def _dropouts(run: Run) -> list[Event]:
     for r in np.unique(columns["round"]).tolist():
         of_round = sorted(columns["client"][columns["round"] == r].tolist())
         words = f"{counted(len(of_round), 'client')} of {clients} dropped out: {_listed(of_round)}"
-        found.append(Event(DROPPED, from_one(r), from_one(r), words, of_round[0], len(of_round) / clients))
+        found.append(Event(DROPPED, from_one(r), from_one(r), words, tuple(of_round[:_NAMED]), len(of_round) / clients))
     return found
 
 
@@ -276,13 +310,13 @@ def _adversaries(run: Run) -> list[Event]:
     who = np.flatnonzero(adversaries(run, clients)).tolist()
     if not who:
         return []
-    named = f"{attack_of(run)}: {_listed(who)}"
+    named, first = f"{attack_of(run)}: {_listed(who)}", tuple(who[:_NAMED])
     shares = {r: v for r, v in known_numbers(run, "adversary_links").items() if math.isfinite(v)}
     if not shares:
-        return [Event(ADVERSARIES, 1, from_one(run.metrics["round"][-1]), named, who[0])]
+        return [Event(ADVERSARIES, 1, from_one(run.metrics["round"][-1]), named, first)]
     words = "of the links that honest clients chose end at adversaries"
     return [
-        Event(ADVERSARIES, from_one(r), from_one(r), f"{as_percent(v)} {words} ({named})", who[0], v)
+        Event(ADVERSARIES, from_one(r), from_one(r), f"{as_percent(v)} {words} ({named})", first, v)
         for r, v in sorted(shares.items())
     ]
 
@@ -311,5 +345,5 @@ def _changes(run: Run) -> list[Event]:
         words = f"{new} of {total} links were not there in round {found['rounds'][at - 1]}"
         words += f"; client {most} gave up most senders, {gone[most, at]}" if gone[most, at] else ""
         r = found["rounds"][at]
-        entries.append(Event(CHANGES, r, r, words, most if gone[most, at] else -1, new / total))
+        entries.append(Event(CHANGES, r, r, words, (most,) if gone[most, at] else (), new / total))
     return entries
