@@ -92,6 +92,39 @@ def test_the_links_to_sections_stay_and_a_client_leads_back(page, open_page, unt
     assert seen.console == []
 
 
+def test_the_way_back_leads_to_the_element(page, open_page, until):
+    seen = open_page(page)
+    dot = seen.page.locator("#chart-gain-over-local .mark-symbol path").first
+    dot.scroll_into_view_if_needed()
+    place = dot.bounding_box()["y"]
+    dot.click()
+    until(seen, "!document.getElementById('one').hidden")
+    seen.page.evaluate("document.getElementById('verdict').style.paddingBottom = '700px'")
+    seen.page.locator("#one-back").click()
+    until(seen, "document.getElementById('one-back').hidden")
+    assert dot.bounding_box()["y"] == pytest.approx(place, abs=2)
+    seen.page.evaluate("document.getElementById('verdict').style.paddingBottom = '900px'")  # as of a chart drawn late
+    seen.page.wait_for_timeout(200)
+    assert dot.bounding_box()["y"] == pytest.approx(place, abs=2)
+    assert seen.console == []
+
+
+def test_the_field_has_the_open_client(page, open_page, until):
+    seen = open_page(page)
+    field = seen.page.locator("#open-id")
+    assert field.input_value() == ""
+    seen.page.locator("#chart-gain-over-local .mark-symbol path").first.click()
+    until(seen, "!document.getElementById('one').hidden")
+    assert f"Client {field.input_value()}" == seen.page.locator("#one-name").inner_text()
+    seen.page.locator("#one-close").click()
+    assert field.input_value() == ""
+    named = open_page(page)
+    named.page.goto(f"{page.as_uri()}#who?run=Ours&round=3&client=6")
+    until(named, "document.getElementById('one-name').textContent === 'Client 6'")
+    assert named.page.locator("#open-id").input_value() == "6"
+    assert seen.console == named.console == []
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_links_to_sections_take_one_line(page, open_page, width):
     seen = open_page(page, width, everything=False)

@@ -45,6 +45,7 @@ const chosen = (() => {
   function offer(open, move) {
     byId("open").addEventListener("submit", (event) => {
       event.preventDefault();
+      byId("open-id").blur();  // from now on it has the number of the client that is open
       open(byId("open-id").valueAsNumber);
     });
     byId("one-at").addEventListener("input", () => Number.isFinite(byId("one-at").valueAsNumber) && move(byId("one-at").valueAsNumber));

@@ -201,7 +201,7 @@
     report.views[element.id].addEventListener("click", (event, item) => {
       const { method, seed } = trouble.now(), place = runs.findIndex((run) => run.method === method && run.seed === seed);
       const there = (item?.datum?.what ? trouble.clientsOf(item.datum) : []).map((id) => ({ at: place, id, name: `client ${id}`, round: item.datum.from }));
-      if (there.length && place >= 0) visit(there);
+      if (there.length && place >= 0) visit(there, element);
     });
   }
   /** Draw a chart that has been made here, and bring its table up to date. */
@@ -422,6 +422,7 @@
   const one = runs.length && client.panel(data.clients, draw, dress, pick);
   function showClient() {
     one.show(runs[at], picked, beside);
+    if (document.activeElement !== byId("open-id")) byId("open-id").value = byId("one").hidden ? "" : picked;
     const others = runs.flatMap((run, index) => (one.knows(run) && hasClient(run, picked) ? [new Option(nameOf(run), index, false, index === at)] : []));
     byId("one-run").replaceChildren(...others);
   }
@@ -440,27 +441,30 @@
         const [seed, id] = word.split(":");
         return { at: place(method, seed), id: Number(id), name: `client ${id}${seed ? `, seed ${seed}` : ""}` };
       }).filter((each) => each.at >= 0);
-      if (there.length) visit(there, there[0]);
+      if (there.length) visit(there, element);
     });
   }
   for (const link of document.querySelectorAll("a.to-client")) link.addEventListener("click", (event) => {
     const named = event.ctrlKey || event.metaKey || event.shiftKey ? null : address.read(runs, link.getAttribute("href"));
     if (!named) return;
     event.preventDefault();
-    visit([{ at: named.at, id: named.picked, name: `client ${named.picked}` }]);
+    visit([{ at: named.at, id: named.picked, name: `client ${named.picked}` }], link);
   });
+  const left = [];  // elements from which clients were opened, and where on the screen they were
   /** Open a client at its `round`, or else at the last one.
    *
    * @param there the clients of a place: `at`, the number of the run, `id`, `name` and `round`, which may be missing.
+   * @param from the element to which the way back leads.
    * @param chosen the one of them that is opened.
    */
-  function visit(there, chosen = there[0]) {
+  function visit(there, from, chosen = there[0]) {
     const { rounds } = runs[chosen.at], step = Math.max(0, rounds.findLastIndex(({ round }) => round <= (chosen.round ?? Infinity)));
     const hash = address.text(runs, { at: chosen.at, step, picked: chosen.id, shaded });
-    history.replaceState({ top: scrollY }, "");  // to which the way back leads
+    left.push({ from, offset: from.getBoundingClientRect().top });
+    history.replaceState({ left: left.length - 1, top: scrollY }, "");  // of a page loaded anew no element is known
     history.pushState({ from: true }, "", hash);
     byId("one-back").hidden = false;
-    const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, each) }));
+    const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, byId("one"), each) }));
     goTo(hash, next);
     byId("one").focus({ preventScroll: true });
   }
@@ -597,7 +601,8 @@
     });
     byId("client").addEventListener("change", () => pick(byId("client").value === "" ? null : Number(byId("client").value)));
     byId("links").addEventListener("toggle", fillTable);
-    chosen.offer((id) => visit([{ at, id, name: `client ${id}` }]), (round) => move(runs[at].rounds.findLastIndex((entry) => entry.round <= round)));
+    const inView = () => document.elementFromPoint(innerWidth / 2, innerHeight / 2)?.closest("figure, tr, [id]") ?? byId("who");
+    chosen.offer((id) => visit([{ at, id, name: `client ${id}` }], inView()), (round) => move(runs[at].rounds.findLastIndex((entry) => entry.round <= round)));
   }
   function goToRun(index) {
     play(false);
@@ -651,7 +656,9 @@
     goTo(location.hash);
     if (runs.length) byId("one-back").hidden = !history.state?.from;
     if (history.state?.top === undefined) return;
-    scrollTo({ top: history.state.top, behavior: "instant" });
+    const { from, offset } = left[history.state.left] ?? {};
+    if (from?.isConnected) place.back(from, offset);
+    else scrollTo({ top: history.state.top, behavior: "instant" });
     history.replaceState(null, "");  // from now on the browser knows the place
   });
 
