@@ -107,8 +107,10 @@ def breakable(value: str) -> list[str]:
     Examples:
         >>> breakable("AdaptiveThreshold: rule = k_of_n")
         ['Adaptive', 'Threshold: rule = k_', 'of_', 'n']
+        >>> breakable("model.optimizer.lr"), breakable("0.05")
+        (['model.', 'optimizer.', 'lr'], ['0.05'])
     """
-    return re.split(r"(?<=_)(?=\w)|(?<=[a-z])(?=[A-Z])", value)
+    return re.split(r"(?<=_)(?=\w)|(?<=[a-z])(?=[A-Z])|(?<=[^\W\d]\.)(?=[^\W\d])", value)
 
 
 def configs(methods: Sequence[Method]) -> list[list[str]]:
