@@ -103,3 +103,13 @@ def test_without_a_sweep_a_sentence_names_the_setting(methods):
         report.score_by_setting(methods[:1])
     with pytest.raises(UserError, match="were swept together"):
         report.score_by_two_settings(methods[:1])
+
+
+def test_lines_of_one_name_are_told_apart_by_words(tmp_path, make_run):
+    runs = []
+    for similarity in ("cosine", "distance"):
+        for k in (1, 3):
+            config = {"selection": {"class_path": "A", "init_args": {"k": k, "similarity": similarity}}}
+            runs.append(make_run(tmp_path / f"{similarity} {k}", np.full((2, 4), 0.5), config=config))
+    (lines,) = sweeps(find_methods([read_run(run) for run in runs])).values()
+    assert [line.name for line in lines] == ["A (similarity = cosine)", "A (similarity = distance)"]

@@ -16,6 +16,9 @@ from dfl_lightning.checkpoints.history import config_text as as_text
 LEAST = 2
 """Least number of different values of a setting that are a sweep."""
 
+_WORDS = 2
+"""Largest number of settings other than numbers that tell lines of one name apart."""
+
 
 @dataclass(frozen=True)
 class SweepLine:
@@ -166,9 +169,34 @@ def _names(firsts: Sequence[Method], numbers: Mapping[str, Mapping[str, float]],
         differing = [key for key in own if key not in without and len({other.get(key) for other in alike}) > 1]
         words = ", ".join(f"{short(key)} = {own[key]:g}" for key in differing)
         names.append(f"{base} ({words})" if words else base)
+    names = _told_apart(names, firsts)
     return [
         f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name for at, name in enumerate(names)
     ]
+
+
+def _told_apart(names: Sequence[str], methods: Sequence[Method]) -> list[str]:
+    """Add to equal names the words among their methods' settings that differ, such as that of a similarity."""
+    words = [dict(_words(settings_of(method.runs[0]), "")) for method in methods]
+    found = []
+    for name, own in zip(names, words, strict=True):
+        alike = [other for one, other in zip(names, words, strict=True) if one == name]
+        differing = [key for key in own if len({other.get(key) for other in alike}) > 1]
+        said = ", ".join(f"{short(key)} = {own[key]}" for key in differing[:_WORDS])
+        found.append(f"{name} ({said})" if said else name)
+    return found
+
+
+def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and value of each setting that is no number, named as `_leaves` does."""
+    if isinstance(value, Mapping):
+        if "class_path" in value:
+            yield name, str(value["class_path"]).rpartition(".")[2]
+        inner = value.get("init_args") or {} if "class_path" in value else value
+        for key, one in inner.items():
+            yield from _words(one, f"{name}.{key}".lstrip("."))
+    elif value is None or isinstance(value, (str, bool)):
+        yield name, value if isinstance(value, str) else "none" if value is None else str(value).lower()
 
 
 def _base(method: Method) -> str:
