@@ -188,7 +188,7 @@ def _told_apart(names: Sequence[str], methods: Sequence[Method]) -> list[str]:
 
 
 def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and value of each setting that is no number, named as `_leaves` does."""
+    """Yield the dotted name and value of each setting with a value other than a number, named as `_leaves` does."""
     if isinstance(value, Mapping):
         if "class_path" in value:
             yield name, str(value["class_path"]).rpartition(".")[2]
