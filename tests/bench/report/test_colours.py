@@ -86,3 +86,14 @@ def test_gains_and_losses_are_distinguishable_and_texts_on_them_readable(theme, 
     assert min(ciede2000(a, b) for a, b in itertools.pairwise(seen)) >= 20
     for colour in (*theme["gain"], *theme["ramp"]):
         assert max(contrast(colour, "#000000"), contrast(colour, "#ffffff")) >= 4.5
+
+
+@THEMES
+@pytest.mark.parametrize("vision", VISION)
+def test_clients_that_stand_in_are_blue_and_seen(theme, vision):
+    for colour in theme["blues"]:
+        red, green, blue = linear(colour)
+        assert blue > 1.3 * max(red, green)
+        assert contrast(colour, theme["card"]) >= 3
+        seen = [lab(np.clip(np.array(VISION[vision]) @ linear(one), 0, 1)) for one in (colour, theme["kept"])]
+        assert ciede2000(*seen) >= 12  # from the grey of those that dropped out

@@ -219,7 +219,7 @@ def dropouts(run: Run) -> Any:
     absent = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**cell, tooltip=tips)
     layers = [absent]
     if any(cell["for"] for cell in cells):
-        colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
+        colour = alt.Color("for:Q").scale(range="ordinal", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
         layers.append(base.transform_filter("datum.for > 0").mark_rect().encode(**cell, color=colour, tooltip=tips))
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))

@@ -474,7 +474,7 @@ def _add_dropouts(collected: Collected, method: Method, number: int, group: Sequ
     """
     run, alone = method.runs[0], len(group) == 1
     stood_in = stood_in_for(run)
-    blue = " Blue: active, and standing in for others." if stood_in else ""
+    blue = " Blue: active, and standing in for others; the scale says for how many." if stood_in else ""
     who = method.full_name if alone else and_([m.full_name for m in group])
     same = "" if alone else " The same for all of these methods."
     collected.add(
