@@ -109,6 +109,29 @@ def test_the_way_back_leads_to_the_element(page, open_page, until):
     assert seen.console == []
 
 
+def test_words_of_gains_are_whole_on_a_phone(tmp_path, make_run, open_page):
+    runs = []
+    for name, k, ends in (
+        ("Local", 0, (0.5, 0.5)),
+        ("Up", 1, (0.85, 0.9)),
+        ("Down", 2, (0.1, 0.2)),
+        ("Near", 3, (0.3, 0.6)),
+    ):
+        config = {"selection": {"class_path": "Gossip", "init_args": {"k": k}}}
+        scores = np.tile(np.linspace(*ends, CLIENTS), (2, 1))
+        runs.append(f"{name}={make_run(tmp_path / name, scores, received=float(k), config=config)}")
+    seen = open_page(write_report(runs, tmp_path / "page.html"), 390)
+    chart = seen.page.locator("#chart-gain-over-local")
+    texts = chart.locator("text", has_text=" lose")
+    box, boxes = chart.bounding_box(), [text.bounding_box() for text in texts.all()]
+    assert len(boxes) >= 3
+    for text in boxes:
+        assert box["x"] <= text["x"]
+        assert text["x"] + text["width"] <= box["x"] + box["width"]
+    scroll = seen.page.locator(".scroll:has(> .losers)")
+    assert scroll.evaluate("(part) => part.scrollWidth <= part.clientWidth")
+
+
 def test_the_field_has_the_open_client(page, open_page, until):
     seen = open_page(page)
     field = seen.page.locator("#open-id")

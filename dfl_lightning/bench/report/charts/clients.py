@@ -42,6 +42,9 @@ _IN_TWO_LINES = (
 """Vega expression of the label of a method: settings in brackets stand below a long name."""
 
 
+_SIDE = 1 / 3
+"""Share of the width at either side in which a text stands on one side of its mark only."""
+
 _NAMED = 6
 """Largest number of clients that the tooltip of a dot names."""
 
@@ -201,13 +204,16 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         worse = f", {lose} of {len(of_method)} lose"
         gain = score.signed(float(np.mean(of_method)) / score.factor)
         row: Row = {"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"}
+        row["align"] = _alignment(row["gain"], [0, *(row["gain"] for row in rows)])
         for field in seeds:
             of_seed = [row["gain"] for row in rows if row["method"] == name and f"seed {row['seed']}" == field]
             row[field] = rounded_for(float(np.mean(of_seed)), score) if of_seed else None
         means.append(row)
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=2 * math.sqrt(area / math.pi)).encode(x=x, y=y)
-    texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-above)
+    texts = with_rim(
+        mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-above, align=alt.ExprRef("datum.align")
+    )
     of_each = [
         mean.transform_filter(f"isValid(datum['{field}'])")
         .mark_tick(style="zero", thickness=1.2, size=0.6 * math.sqrt(area))
@@ -216,6 +222,12 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     ]
     chart = alt.layer(zero, dots, ticks, *of_each, *texts).properties(usermeta={"rows": rows})
     return finished(chart, height=_gain_height(len(shown)))
+
+
+def _alignment(value: float, of: Sequence[float]) -> str:
+    """Return the alignment of a text at a number that leaves it within the range of all, also on a narrow screen."""
+    share = (value - min(of)) / ((max(of) - min(of)) or 1)
+    return "left" if share < _SIDE else "right" if share > 1 - _SIDE else "center"
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
