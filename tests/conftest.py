@@ -179,6 +179,7 @@ def pretended_gpu():
         from dfl_lightning.engines.stacked import engine
 
         patch.setattr(engine, "StepTimer", lambda *_: lambda: 1.0)
+        patch.setattr(engine, "EvaluationTimer", lambda *_: lambda way, samples: 1.0)
         yield
 
 

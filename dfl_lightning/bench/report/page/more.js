@@ -22,7 +22,7 @@ const more = (() => {
   function offer() {
     for (const part of document.querySelectorAll("main .scroll")) {
       const hint = Object.assign(document.createElement("p"), { className: "more-columns", textContent: "more columns →", hidden: true });
-      hint.setAttribute("aria-hidden", "true");  // a reader who hears the table has all of its columns
+      hint.setAttribute("aria-hidden", "true");  // a screen reader reads all columns of the table
       part.before(hint);
       watch(part, hint);
     }
