@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _pack(options: argparse.Namespace) -> int:
     """Pack a run, and print the members of the bundle and the inputs that are not in it."""
-    for name in ("client", "all", "to", "finetuned"):
+    for name in ("client", "all", "out", "finetuned"):
         if getattr(options, name):
             raise UserError(f"--bundle packs a run without its models, so --{name} has no effect; leave it out")
     with loading():

@@ -29,8 +29,10 @@ def page(tmp_path_factory, make_run):
 def test_only_charts_near_the_screen_are_drawn(page, open_page, until):
     seen = open_page(page, everything=False)
     seen.page.set_default_timeout(10_000)
+    assert not set(seen.page.evaluate(FAR)) & set(seen.page.evaluate(DRAWN))
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    until(seen, f"({DRAWN}).includes('chart-learning-curves')")
     far, drawn = seen.page.evaluate(FAR), seen.page.evaluate(DRAWN)
-    assert "chart-learning-curves" in drawn
     assert len(far) >= 3
     assert not set(far) & set(drawn)
     heights = "[...document.querySelectorAll('[data-chart]')].map((chart) => chart.offsetHeight)"

@@ -69,7 +69,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         for r in rounds
     ]
     if any(node["server"] for node in entry["nodes"]):
-        entry["unknown"] = "There is no field for a round: clients learn from a server here, and choose no other clients."
+        entry["unknown"] = "There is no field for a round: clients learn from a server, and choose no clients."
     if binned:
         entry["groups"] = groups(entry["nodes"])[1]
         entry["most"] = round_to(max(_largest_share(each["bins"]) for each in entry["rounds"]))
