@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ from dfl_lightning.bench.report.collection.finding import collect_runs, is_run
 from dfl_lightning.bench.report.methods import Method, find_methods
 from dfl_lightning.runs.reading import PAGE, Run
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.garbage_collection import without_garbage_collection
 from dfl_lightning.utils.storage.files import write_atomically
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def write_methods(
     except OSError as error:
         raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --out") from error
     if pictures is not None:
-        with unchecked(), _without_garbage_collection():
+        with unchecked(), without_garbage_collection():
             write_pictures([*drawn, *linked_figures(methods)], *pictures)
     return file
 
@@ -182,27 +181,11 @@ def _drawn(
     from dfl_lightning.bench.report.page.assemble import page
     from dfl_lightning.bench.report.page.sections import figures
 
-    with unchecked(), _without_garbage_collection():
+    with unchecked(), without_garbage_collection():
         ordered = in_order(methods)
         first = None if opening is None else opening(ordered)
         drawn = [*(first.figures if first else []), *figures(ordered)]
         return ordered, drawn, page(ordered, drawn, study, command, first, following, study_file)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Disable Python's search for cycles of references within the context.
-
-    A page is a million small objects, and nearly all are needed until its end. Searching them again and again would
-    take a fifth of the time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def check_report() -> None:

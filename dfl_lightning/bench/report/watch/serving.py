@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import gc
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from dfl_lightning.bench.report.watch.collection import Collection
 from dfl_lightning.bench.report.watch.hosts import LOOPBACK, is_loopback
 from dfl_lightning.bench.report.watch.server import WatchServer
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.garbage_collection import without_garbage_collection
 
 PORT = 6010
 """Default port."""
@@ -80,24 +79,12 @@ class _LazyPages:
 
 def _read(collection: Collection) -> None:
     """Read all runs and then, when a browser has shown them, name their methods, for which torch has to be imported."""
-    with _without_garbage_collection():
+    with without_garbage_collection():
         collection.refresh()
     collection.answered.wait()
     from dfl_lightning.bench.report.watch.names import naming
 
     collection.name_methods(naming(collection.parts))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Stop the search for cycles of objects for a while: of thousands of rows it takes a tenth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def table_page() -> bytes:
