@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.selection.known_clusters import log_matched, matched_names
 from dfl_lightning.functional import (
     gradient_similarity,
     loss_similarity,
-    neighbour_precision_recall,
     panm_models_in_round,
     rematched_neighbours,
     same_cluster,
@@ -99,8 +99,7 @@ class PANM(Selection):
 
     def start(self, federation: Federation) -> None:
         """Begin without neighbours; remark on a run that ends before its first matching."""
-        of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
-        self.logs = ("models_by_formula", "matched", *of_clusters)
+        self.logs = ("models_by_formula", "matched", *matched_names(federation))
         self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
         first = (self.stage_one // self.tau + 1) * self.tau
         rounds = federation.planned_rounds
@@ -176,10 +175,7 @@ class PANM(Selection):
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
         round.log("models_by_formula", formula)
         round.log("matched", len(self.neighbours) / round.num_nodes)
-        if round.clusters is not None:
-            precision, recall = neighbour_precision_recall(self.neighbours, round.clusters, round.reachable)
-            round.log("matched_precision", precision)
-            round.log("matched_recall", recall)
+        log_matched(round, self.neighbours)
 
     def _matched(self, round: Round, neighbours: Links, similarity: Tensor) -> Links:
         """Return the neighbour lists after a matching.

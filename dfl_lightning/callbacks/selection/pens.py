@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.selection.known_clusters import log_matched, matched_names
 from dfl_lightning.functional import more_often_than_expected
 from dfl_lightning.functional.baselines.pens import Rule
-from dfl_lightning.functional.evaluation import neighbour_precision_recall
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -46,7 +46,7 @@ class PENS(Selection):
     supports_servers = False
     supports_clock = True
     state = ("counts", "looks", "expected")
-    logs = ("peers",)
+    logs: tuple[str, ...] = ("peers",)
     neighbour_counts = {"k": "k", "sampled": "sampled"}
 
     def __init__(
@@ -81,8 +81,7 @@ class PENS(Selection):
             UserError: clients do not wait for each other, and the limit is not that of each client's own choices.
         """
         n = federation.num_nodes
-        of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
-        self.logs = ("peers", *of_clusters)
+        self.logs = ("peers", *matched_names(federation))
         if federation.is_asynchronous and self.rule not in OF_OWN_CHOICES:
             raise UserError(
                 f"selection.rule={self.rule} compares with numbers of rounds that are the same for all clients, and "
@@ -133,10 +132,7 @@ class PENS(Selection):
         """Log the mean number of peers by the counts so far, and their precision and recall against known clusters."""
         peers = self._peers(round)
         round.log("peers", len(peers) / round.num_nodes)
-        if round.clusters is not None:
-            precision, recall = neighbour_precision_recall(peers, round.clusters, round.reachable)
-            round.log("matched_precision", precision)
-            round.log("matched_recall", recall)
+        log_matched(round, peers)
 
     def _peers(self, round: Round) -> Links:
         """Return the peers: the clients chosen more often than the limit of a whole stage one."""
