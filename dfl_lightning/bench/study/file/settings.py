@@ -80,9 +80,9 @@ def without_effect(study: Study) -> Iterator[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for row, column in study.pairs():
         *_, of_column, of_row, of_cell = (dict(_leaves(layer)) for layer in study.layers(row, column))
-        for option in of_column.keys() & of_row.keys() - of_cell.keys():
-            if of_column[option] != of_row[option]:
-                found.setdefault((row, option), []).append(f"{column} ({as_word(of_column[option])})")
+        for option, value in of_column.items():
+            if of_row.get(option, value) != value and option not in of_cell:
+                found.setdefault((row, option), []).append(f"{column} ({as_word(value)})")
     for (row, option), columns in found.items():
         value = as_word(dict(_leaves(study.rows[row]))[option])
         yield (
