@@ -5,7 +5,7 @@
 
 Every number of the first models is multiplied by 1 + 1e-7 z, z normal with another seed in each run: about the last
 digit of float32. Split, batches and all other draws stay as they are. All further arguments are those of dfl-fit. A
-difference between two methods that is no larger than this spread says nothing.
+single difference that is at most as large as this spread says nothing.
 """
 
 from __future__ import annotations

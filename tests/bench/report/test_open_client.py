@@ -181,7 +181,7 @@ def test_what_is_too_wide_says_that_it_scrolls(page, open_page, until):
 
 def test_a_sentence_stands_where_rounds_are_unknown(page, open_page, until):
     seen = open_page(page)
-    alone = "There is no field for a round: clients train alone here."
+    alone = "A round cannot be chosen: clients train alone here."
     for name, why in (("Ours, seed 0", ""), ("Local, seed 0", alone)):
         seen.page.locator("#run").select_option(label=name)
         seen.page.locator("#open-id").fill("2")

@@ -74,6 +74,6 @@ def test_ways_without_enough_memory_are_left_out():
 
 
 def test_passes_of_one_length_have_a_fixed_time_only():
-    """Memory allows one sample for each model, so that there is no second length."""
+    """Memory allows one sample for each model, so that both passes have one length."""
     measured = measure([Way(2)], lambda way, samples: 3.0, lambda way: 1)
     assert measured.lines == (PassTime(3.0, 0.0),)

@@ -69,14 +69,13 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         for r in rounds
     ]
     if any(node["server"] for node in entry["nodes"]):
-        entry["unknown"] = "There is no field for a round: clients learn from a server, and choose no clients."
+        entry["unknown"] = "A round cannot be chosen: clients learn from a server, and choose no clients."
     if binned:
         entry["groups"] = groups(entry["nodes"])[1]
         entry["most"] = round_to(max(_largest_share(each["bins"]) for each in entry["rounds"]))
         entry.setdefault(
             "unknown",
-            f"There is no field for a round: with more than {MOST_LINKS:,} links in a round, the page counts them by "
-            "group.",
+            f"A round cannot be chosen: with more than {MOST_LINKS:,} links in a round, the page counts them by group.",
         )
     else:
         entry["most"] = round_to(largest_weight(run))
@@ -97,7 +96,7 @@ def light_entry(method: Method, run: Run) -> dict[str, Any]:
     why = "clients train alone here" if method.is_local else "this run recorded no links"
     if recorded_rounds(run):
         why = "the page has graphs of some runs only, and a page of this run alone has its graphs, too"
-    about = {**_about(method, run), "unknown": f"There is no field for a round: {why}."}
+    about = {**_about(method, run), "unknown": f"A round cannot be chosen: {why}."}
     return {**about, "nodes": clients_only(run)[:clients], "light": True, "rounds": [only]}
 
 
