@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from threads import Watching
 from torch import nn
 
-from dfl_lightning.engines.stacked.gpu.autotune import choose_unfolded
+from dfl_lightning.engines.stacked.gpu.autotune import choose_recorded, choose_unfolded
 from dfl_lightning.engines.stacked.layers import convolution
 from dfl_lightning.engines.stacked.layers.activation import Activation
 from dfl_lightning.engines.stacked.layers.convolution import unfolded
@@ -140,6 +140,18 @@ def test_choosing_again_starts_without_unfolded_layers():
     network = three_convolutions()
     network.unfolded = frozenset({"1"})
     assert choose_unfolded(network, timer(network, dict.fromkeys("012", 50.0))) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("saved", "recorded", "unfolded"), [(0.0, False, {"0"}), (2.0, False, {"0"}), (30.0, True, {"2"})]
+)
+def test_recorded_and_plain_steps_each_have_their_own_convolutions(saved, recorded, unfolded):
+    """A plain step takes 80 with layer 0 unfolded; a replay takes 80 less `saved` with layer 2 instead."""
+    network = three_convolutions()
+    plain = timer(network, {"0": -20.0, "1": 5.0, "2": 5.0})
+    replay = timer(network, {"0": 5.0, "1": 5.0, "2": -20.0 - saved})
+    assert choose_recorded(network, plain, replay) == recorded
+    assert network.unfolded == unfolded
 
 
 @pytest.mark.gpu
