@@ -19,6 +19,7 @@ from dfl_lightning.engines.stacked import engine as stacked_engine
 from dfl_lightning.engines.stacked.evaluation import Scorer
 from dfl_lightning.engines.stacked.gpu.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.gpu.budget import SHARE
+from dfl_lightning.engines.stacked.gpu.evaluation_ways import MeasuredWays, PassTime, Way
 from dfl_lightning.terminal.explain import explain
 from dfl_lightning.utils.errors import UserError
 
@@ -242,6 +243,27 @@ def test_models_are_evaluated_one_by_one_where_that_is_faster(small_run, one_by_
         resumed = convolutions(small_run, 3).fit(last)
     assert set(one_by_one) == {1}
     assert resumed.module.engine.decisions == run.module.engine.decisions
+
+
+def test_a_resumed_evaluation_leaves_out_ways_that_are_too_wide(there):
+    engine = there(kind="batchnorm").engine
+    width = engine._scorer.width
+    times = [[width + 1, [], 1.0, 0.0], [1, [], 2.0, 0.0]]
+    engine.restore_decisions({"cohorts": 1, "processes": 1, "unfolded": [], "evaluation": times})
+    assert engine._scorer.way(torch.tensor([5, 5])) == Way(1)
+    engine.restore_decisions({"cohorts": 1, "processes": 1, "unfolded": [], "evaluation": times[:1]})
+    assert engine._scorer.way(torch.tensor([5, 5])) == Way(width)  # as without measurements
+
+
+@pytest.mark.parametrize("unfolded", [set(), {"0"}])
+def test_an_evaluation_unfolds_what_its_way_names(there, monkeypatch, unfolded):
+    f = there(kind="batchnorm")
+    calls, unfold = [], torch.nn.functional.unfold
+    monkeypatch.setattr(torch.nn.functional, "unfold", lambda *args: calls.append(args) or unfold(*args))
+    f.engine._context.network.unfolded = frozenset({"0"})  # That is the choice of training.
+    f.engine._scorer.measured = MeasuredWays([Way(2, frozenset(unfolded))], [PassTime(1.0, 0.0)])
+    f.engine.evaluate(References.rows("models", torch.arange(f.m)), "test")
+    assert bool(calls) == bool(unfolded)
 
 
 @pytest.mark.parametrize(("replay", "graphs"), [(0.5, "recorded"), (0.99, "not recorded: replays were not faster")])
