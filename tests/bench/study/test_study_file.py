@@ -167,8 +167,8 @@ def test_a_column_without_effect_in_a_row_is_remarked(study_of):
     cells = {"In cells": {"few": {"selection.k": 2}, "many": {"selection": {"init_args": {"k": 5}}}}}
     changes = {"rows": rows, "columns": columns, "published": None, "exclude": None, "tune": None}
     remark = (
-        "row Fixed sets selection.k to 3, which counts, and not the value of the columns few (2), many (5); "
-        "to have those, give selection.k in cells: Fixed"
+        "row Fixed sets selection.k to 3, which overrides the columns few (2), many (5); "
+        "to have their values, give selection.k in cells: Fixed"
     )
     assert list(without_effect(read_study_file(study_of(**changes, cells=cells)))) == [remark]
     repaired = {**cells, "Fixed": {"few": {"selection.k": 2}, "many": {"selection.k": 5}}}

@@ -86,8 +86,8 @@ def without_effect(study: Study) -> Iterator[str]:
     for (row, option), columns in found.items():
         value = as_word(dict(_leaves(study.rows[row]))[option])
         yield (
-            f"row {row} sets {option} to {value}, which counts, and not the value of the columns {', '.join(columns)}; "
-            f"to have those, give {option} in cells: {row}"
+            f"row {row} sets {option} to {value}, which overrides the columns {', '.join(columns)}; "
+            f"to have their values, give {option} in cells: {row}"
         )
 
 
