@@ -36,6 +36,14 @@ _ERRORS, _SHARES = (
 """Names of numbers of the shipped tasks and metrics for which lower is better, and of those that are shares."""
 
 
+_OTHER_SHARES = {
+    *("neighbour_precision", "neighbour_recall", "matched_precision", "matched_recall", "friend_accuracy"),
+    *("link_density", "link_symmetry", "collaboration_sparsity", "collaboration_symmetry", "malicious_neighbours"),
+    *("adversary_links", "adversary_weight", "clipped", "accepted", "kept"),
+}
+"""Columns of policies and monitors that are shares from 0 to 1."""
+
+
 class Judged(Protocol):
     """The attributes of a task that are used here, so that commands that only read files need not import torch."""
 
@@ -120,7 +128,7 @@ class Score:
         )
 
     def is_share(self, column: str) -> bool:
-        """Return True if a column of an evaluation is a share, or a spread of shares in the same unit.
+        """Return True if a column is a share from 0 to 1, or an evaluation's spread of shares in the same unit.
 
         Args:
             column: name of a column of metrics.csv.
@@ -128,7 +136,11 @@ class Score:
         Examples:
             >>> [Score().is_share(name) for name in ("test_acc_std", "val_f1", "test_acc_variance", "test_loss")]
             [True, True, False, False]
+            >>> Score().is_share("link_density"), Score().is_share("neighbours")
+            (True, False)
         """
+        if column in _OTHER_SHARES:
+            return True
         match = re.fullmatch(
             r"(?:val|test|global_test|merged_test)_(\w+?)(?:_(?:std|best10|worst10|adversaries))?", column
         )

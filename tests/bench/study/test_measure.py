@@ -2,7 +2,9 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +22,7 @@ from dfl_lightning.bench.study.tables.measures.measure import Measure, measure_o
 from dfl_lightning.bench.study.tables.table import make_table
 from dfl_lightning.utils.score import Score
 
+RUN_FOLDER = (Path(__file__).parents[3] / "docs" / "run_folder.md").read_text(encoding="utf-8")
 RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"
 
 
@@ -249,3 +252,11 @@ def test_shares_are_shown_in_percent(tmp_path, column, rmse, text):
     assert measure.text(value) == text
     assert value == pytest.approx(70.0 if text == "70.00" else 0.7)
     assert (measure.unit, "in percent" in measure.about) == ((" %", True) if text == "70.00" else ("", False))
+
+
+def test_columns_documented_as_shares_are_in_percent():
+    rows = re.findall(r"^\| (`.*`) \| (.*(?:0 to 1|share of the dropped).*) \|$", RUN_FOLDER, re.MULTILINE)
+    shares = {name for names, _ in rows for name in re.findall(r"`(\w+)`", names) if not name.endswith("_loss")}
+    assert {"malicious_neighbours", "matched_recall", "friend_accuracy", "test_acc"} <= shares
+    assert {name for name in shares if not Measure(name, "last").is_percent} == set()
+    assert not Measure("neighbours", "last").is_percent

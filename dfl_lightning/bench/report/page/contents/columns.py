@@ -37,13 +37,6 @@ _DIGITS = 5
 QUANTILES = {"p10": 10, "median": 50, "p90": 90}
 """Percentiles over clients that are kept of each array of clients.npz, by their names on the page."""
 
-_SHARES = (
-    *("neighbour_precision", "neighbour_recall", "matched_precision", "matched_recall", "friend_accuracy"),
-    *("link_density", "link_symmetry", "collaboration_sparsity", "collaboration_symmetry", "malicious_neighbours"),
-    *("adversary_links", "adversary_weight", "clipped", "accepted", "kept"),
-)
-"""Columns of metrics.csv that are shares from 0 to 1, in addition to those of the score."""
-
 WORDS = {
     "train_loss": "Mean loss per sample over the batches of the local training.",
     "neighbours": "Neighbours that a receiver selected, mean over receivers.",
@@ -146,7 +139,7 @@ def about(name: str, methods: Sequence[Method]) -> dict[str, Any]:
         methods: methods of the page.
     """
     score = methods[0].score
-    is_share = name in _SHARES or score.is_share(name)
+    is_share = score.is_share(name)
     words = WORDS.get(name, "") or _of_evaluation(name)
     return {"factor": 100 if is_share else 1, "title": f"{name}{', %' if is_share else ''}", "words": words}
 

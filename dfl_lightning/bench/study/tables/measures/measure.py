@@ -32,11 +32,6 @@ OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 """The functions that reduce the rounds' numbers to one, and their description for a caption."""
 EVALUATED = ("val_", "test_", "global_test_", "merged_test_")
 """Prefixes of the columns that an evaluation writes; evaluated rounds have all of them."""
-SHARES = {
-    *("neighbour_precision", "neighbour_recall", "matched_precision", "matched_recall", "friend_accuracy"),
-    *("link_density", "link_symmetry", "adversary_links", "adversary_weight", "clipped", "accepted", "kept"),
-}
-"""The columns of policies and monitors that are shares; the score knows those of evaluations."""
 BETTER = ("higher", "lower")
 KEYS = ("column", "over_rounds", "better")
 
@@ -111,7 +106,7 @@ class Measure:
         """True if the number, a score or a column, is a share, which tables print in percent."""
         if self.is_score:
             return self.score.percent
-        return self.key in SHARES or self.score.is_share(self.key)
+        return self.score.is_share(self.key)
 
     @property
     def factor(self) -> float:
