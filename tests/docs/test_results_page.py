@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,35 @@ def test_every_table_has_its_numbers_as_csv(name):
             numbers = [f"{number} ± {spread}" for spread in (say(float(sd)), same)] if sd else [number]
             assert text.startswith(tuple(f"**{n}**" if cell["is_best"] == "True" else n for n in numbers))
             assert f"[{float(published):.2f}, " in text if published else "[" not in text
+
+
+ROUNDS = sorted(path.stem for path in DOCS.glob("results/rounds/*.csv"))
+REDUCE = {
+    "acc_last": ("test_acc", lambda values: values[-1]),
+    "global_mean_over_rounds": ("global_test_acc", statistics.fmean),
+    "acc_best_round": ("test_acc", max),
+    "malicious_neighbours": ("malicious_neighbours", lambda values: values[-1]),
+}
+"""Of each measure, the column of its rounds, and what it makes of their numbers, before it is a percentage."""
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_numbers_of_tables_follow_from_their_rounds(name):
+    assert f"(rounds/{name}.csv)" in (DOCS / f"results/{name}.md").read_text(encoding="utf-8")
+    rounds, seen = {}, set()
+    with (DOCS / f"results/rounds/{name}.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            rounds.setdefault((line["row"], line["column"], line["seed"]), []).append(line)
+    for line in csv_lines(name):
+        if line["measure"] == "acc_best_val":  # each client has a round of its own there
+            continue
+        column, reduce = REDUCE[line["measure"]]
+        for seed, value in numbers_of_seeds(line).items():
+            place = line["row"], line["column"], seed
+            numbers = [float(of_round[column]) for of_round in rounds[place] if of_round[column]]
+            assert 100 * reduce(numbers) == pytest.approx(float(value), rel=1e-12)
+            seen.add(place)
+    assert seen <= set(rounds)
 
 
 @pytest.mark.parametrize("name", MEASURED)

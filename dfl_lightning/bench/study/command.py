@@ -82,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("tune", tune_only, "run only the trials of a file with `tune`"),
         ("status", status, "the state of each cell"),
         ("table", table, "mean and standard deviation of each cell, next to the published numbers"),
+        ("rounds", rounds, "the numbers of each evaluated round of each cell, as CSV"),
         ("report", report, "a page with curves, clients and links of the cells that are done"),
         ("add-seeds", more_seeds, "add N further seeds to a study; `run` trains them"),
         ("list", list_studies, "the shipped studies"),
@@ -126,6 +127,10 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
             one.add_argument("--out", metavar="FILE", help="default the terminal; of a png the study's folder")
+        if name == "rounds":
+            help = "a column of metrics.csv, once for each; default all columns of evaluations"
+            one.add_argument("--number", metavar="COLUMN", action="append", default=[], help=help)
+            one.add_argument("--out", metavar="FILE", help="default the terminal")
         if name == "report":
             one.add_argument("--out", metavar="FILE", help="the page; default report.html in the study's folder")
     return parser
@@ -329,6 +334,25 @@ def table(words: argparse.Namespace) -> int:
     measure = measure_of(words.score, words.number, words.over_rounds, words.better, reach, at_equal)
     _, plan = _plan(words)
     _print_table(plan, measure, words.format, words.out)
+    return 0
+
+
+def rounds(words: argparse.Namespace) -> int:
+    """Print the numbers of each evaluated round of the cells that are done, or write them to a file."""
+    from dfl_lightning.bench.study.tables.rounds import rounds_as_csv
+
+    _, plan = _plan(words)
+    cells = plan.distinct()
+    done = sum(state_of(cell).is_done for cell in cells)
+    if not done:
+        raise UserError(f"{plan.folder}: no cell is done yet; train them with: {_again(words, 'run')}")
+    text = rounds_as_csv(plan, words.number)
+    if done < len(cells):
+        print(f"{done} of {len(cells)} cells are done; the others have no lines", file=sys.stderr)
+    if words.out:
+        Path(words.out).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
     return 0
 
 
