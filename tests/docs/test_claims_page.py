@@ -1,0 +1,88 @@
+"""docs/claims.md: its verdicts follow from the CSV files of the studies, by tests that scipy computes here."""
+
+import csv
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import scipy.stats
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "claims.md").read_text(encoding="utf-8")
+CLAIMS = yaml.safe_load((ROOT / "scripts/claims.yaml").read_text(encoding="utf-8"))
+LINES = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (DOCS / "claims_differences.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| [")
+]
+"""Study and column, difference, claimed sign, mean, interval, p, seeds and verdict."""
+
+
+def test_page_of_differences_is_made_from_the_csv_files(load):
+    page = load("judge_claims").page()
+    assert page == (DOCS / "claims_differences.md").read_text(encoding="utf-8"), "python scripts/judge_claims.py"
+
+
+def scores(study, column):
+    """Read the numbers of each row of a column, in the order of the seeds."""
+    with (DOCS / f"results/{study}.csv").open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["column"] == column]
+    return {line["row"]: [float(part.partition(":")[2]) for part in line["seeds"].split()] for line in lines}
+
+
+def plain(text):
+    """Read a signed number."""
+    return float(text.replace("−", "-"))
+
+
+FROM_TABLES = {claim["study"] for claim in CLAIMS if not claim.keys() & {"rounds", "beyond"}}
+
+
+@pytest.mark.parametrize("study", sorted(FROM_TABLES))
+def test_differences_are_those_of_scipy_for_all_pairs(study):
+    seen = 0
+    for where, difference, sign, mean, interval, p, seeds, verdict in LINES:
+        named, column = re.fullmatch(r"\[(\w+)\]\(results/\w+\.md\), (.*)", where).groups()
+        if named != study:
+            continue
+        rows = scores(study, column)
+        pairs = list(itertools.combinations(rows, 2))
+        tests = {pair: scipy.stats.ttest_rel(*(rows[row] for row in pair)) for pair in pairs}
+        ps = {pair: 1.0 if rows[pair[0]] == rows[pair[1]] else test.pvalue for pair, test in tests.items()}
+        highest, holm = 0.0, {}
+        for rank, pair in enumerate(sorted(ps, key=ps.get)):
+            highest = holm[pair] = min(1.0, max(highest, ps[pair] * (len(pairs) - rank)))
+        first, second = difference.split(" − ")
+        pair = (first, second) if (first, second) in tests else (second, first)
+        turn = 1 if pair[0] == first else -1
+        values = [turn * (a - b) for a, b in zip(rows[pair[0]], rows[pair[1]], strict=True)]
+        assert plain(mean) == pytest.approx(sum(values) / len(values), abs=0.0051)
+        assert int(seeds) == len(values)
+        if any(values):
+            at = tests[pair].confidence_interval(1 - 0.05 / len(pairs))
+            ends = sorted(turn * end for end in (at.low, at.high))
+            assert [plain(end) for end in interval.split(" to ")] == pytest.approx(ends, abs=0.0051)
+        assert (p == "< 0.001" and holm[pair] < 0.001) or float(p) == pytest.approx(holm[pair], abs=0.00051)
+        claimed = {"> 0": values, "< 0": [-v for v in values], "= 0": None}[sign]
+        if holm[pair] >= 0.05:
+            assert verdict == "not told apart"
+        else:
+            assert verdict == ("confirmed" if claimed is not None and sum(claimed) > 0 else "contradicted")
+        seen += 1
+    assert seen
+
+
+def test_every_study_of_a_difference_is_linked_from_the_claims():
+    for claim in CLAIMS:
+        assert f"(results/{claim['study']}.md)" in PAGE, claim["claim"]
+
+
+def test_every_claim_has_one_of_the_verdicts():
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith(("| claim", "|---"))]
+    for line in lines:
+        verdict = line.strip("|").split("|")[-1].strip()
+        words = ("confirmed", "contradicted", "not told apart", "open", "not a claim that a test decides", "within ")
+        assert verdict.startswith(words), line
