@@ -81,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("run", run, "train the cells that are not done"),
         ("tune", tune_only, "run only the trials of a file with `tune`"),
         ("status", status, "the state of each cell"),
-        ("table", table, "mean and standard deviation of each cell, next to the published numbers"),
+        ("table", table, "mean and standard deviation of each cell and published numbers"),
         ("rounds", rounds, "the numbers of each evaluated round of each cell, as CSV"),
         ("report", report, "a page with curves, clients and links of the cells that are done"),
         ("add-seeds", more_seeds, "add N further seeds to a study; `run` trains them"),
