@@ -37,11 +37,11 @@ whose interval contains zero. The tables of the results adjust the p of comparis
 procedure, and may have a smaller p.
 
 A difference is *confirmed* if p < 0.05 and it has the claimed sign, *contradicted* if p < 0.05 and it has another one,
-and otherwise *not told apart*. A claim of "the same", `= 0`, cannot be confirmed by a test: the interval says how large
-the difference may be.
+and otherwise *not told apart*. A claim of "the same", `= 0`, is confirmed by equal numbers in all seeds only, not by a
+test: the interval says how large the difference may be.
 """
 COLUMNS = (
-    "study, column",
+    "column",
     "difference",
     "claimed",
     "mean",
@@ -68,9 +68,28 @@ def page() -> str:
     claims = yaml.safe_load((ROOT / "scripts" / "claims.yaml").read_text(encoding="utf-8"))
     parts = [HEAD]
     for words, entries in itertools.groupby(claims, key=lambda claim: claim["claim"]):
-        lines = [line for entry in entries for line in _lines(entry)]
-        parts.append("\n".join([f"## {words}", "", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *lines, ""]))
+        parts.append(f"## {words}\n")
+        for entry in entries:
+            table = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *_lines(entry)]
+            parts.append("\n".join([f"{_source(entry)}:\n", *table, ""]))
     return "\n".join(parts)
+
+
+def _source(claim: Mapping[str, Any]) -> str:
+    """Say which numbers of which study are compared."""
+    study, rounds, beyond = (
+        f"[`{claim['study']}`](results/{claim['study']}.md)",
+        claim.get("rounds"),
+        claim.get("beyond"),
+    )
+    if rounds is not None:
+        ends = [
+            f"{word} round {rounds[key] + 1}" for key, word in (("after", "after"), ("until", "up to")) if key in rounds
+        ]
+        return " ".join([f"{study}, `{rounds['number']}`, mean over the evaluated rounds", *ends])
+    if beyond is not None:
+        return f"{study}, beyond the same difference in `{beyond['study']}`, {beyond['column']}"
+    return study
 
 
 def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
@@ -90,10 +109,9 @@ def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
                 value = Interval(-value.mean, -value.high, -value.low, value.count)  # type: ignore[operator]
             wide = simultaneous(value, len(rows))
             ends = " to ".join(signed(end, Measure("last")) for end in (wide.low, wide.high) if end is not None)
-            where = f"[{claim['study']}](results/{claim['study']}.md), {column}"
             p_words = "< 0.001" if p < 0.001 else f"{p:.3f}"
-            texts = [where, f"{first} − {second}", SIGNS[claim["sign"]], signed(value.mean, Measure("last")), ends]
-            yield _line([*texts, p_words, str(value.count), verdict(value.mean, p, claim["sign"])])
+            texts = [column, f"{first} − {second}", SIGNS[claim["sign"]], signed(value.mean, Measure("last")), ends]
+            yield _line([*texts, p_words, str(value.count), verdict(value, p, claim["sign"])])
 
 
 def _numbers(study: str, rounds: Mapping[str, Any] | None) -> Numbers:
@@ -136,11 +154,13 @@ def holm(ps: list[float]) -> list[float]:
     return adjusted
 
 
-def verdict(mean: float, p: float, sign: str) -> str:
+def verdict(value: Interval, p: float, sign: str) -> str:
     """Say what a difference means for a claim of a sign."""
+    if sign == "=" and value.low == value.high == 0:
+        return "confirmed"
     if p >= SIGNIFICANT:
         return "not told apart"
-    return "confirmed" if {"+": mean > 0, "-": mean < 0, "=": False}[sign] else "contradicted"
+    return "confirmed" if {"+": value.mean > 0, "-": value.mean < 0, "=": False}[sign] else "contradicted"
 
 
 def _csv(file: Path) -> list[dict[str, str]]:
