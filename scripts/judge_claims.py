@@ -76,7 +76,7 @@ def page() -> str:
 
 
 def _source(claim: Mapping[str, Any]) -> str:
-    """Say which numbers of which study are compared."""
+    """Name the study and the numbers that are compared."""
     study, rounds, beyond = (
         f"[`{claim['study']}`](results/{claim['study']}.md)",
         claim.get("rounds"),
@@ -115,7 +115,7 @@ def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _numbers(study: str, rounds: Mapping[str, Any] | None) -> Numbers:
-    """Read the numbers of a study's table, or means over rounds of a column, in percent."""
+    """Read the numbers of a study's table, or means over rounds of a column; shares are in percent."""
     found: Numbers = defaultdict(lambda: defaultdict(dict))
     if rounds is None:
         for line in _csv(RESULTS / f"{study}.csv"):
@@ -124,9 +124,10 @@ def _numbers(study: str, rounds: Mapping[str, Any] | None) -> Numbers:
                 found[line["column"]][line["row"]][int(number)] = float(value)
         return found
     values: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    factor = Measure(rounds["number"], "last").factor
     for line in _csv(RESULTS / "rounds" / f"{study}.csv"):
         if line[rounds["number"]] and rounds.get("after", -1) < int(line["round"]) <= rounds.get("until", 10**9):
-            values[line["column"], line["row"], int(line["seed"])].append(100 * float(line[rounds["number"]]))
+            values[line["column"], line["row"], int(line["seed"])].append(factor * float(line[rounds["number"]]))
     for (column, row, seed), of_rounds in values.items():
         found[column][row][seed] = statistics.fmean(of_rounds)
     return found
