@@ -86,7 +86,7 @@ def _source(claim: Mapping[str, Any]) -> str:
         ends = [
             f"{word} round {rounds[key] + 1}" for key, word in (("after", "after"), ("until", "up to")) if key in rounds
         ]
-        return " ".join([f"{study}, `{rounds['number']}`, mean over the evaluated rounds", *ends])
+        return " ".join([f"{study}, `{rounds['number']}`, mean over the rounds that have it", *ends])
     if beyond is not None:
         return f"{study}, beyond the same difference in `{beyond['study']}`, {beyond['column']}"
     return study
