@@ -50,6 +50,7 @@ COLUMNS = (
     "seeds",
     "here",
 )
+LIMITS = {"after": "after", "until": "up to"}
 SIGNS = {"+": "> 0", "-": "< 0", "=": "= 0"}
 
 Numbers = dict[str, dict[str, dict[int, float]]]
@@ -77,16 +78,13 @@ def page() -> str:
 
 def _source(claim: Mapping[str, Any]) -> str:
     """Name the study and the numbers that are compared."""
-    study, rounds, beyond = (
-        f"[`{claim['study']}`](results/{claim['study']}.md)",
-        claim.get("rounds"),
-        claim.get("beyond"),
-    )
+    study = f"[`{claim['study']}`](results/{claim['study']}.md)"
+    rounds, beyond = claim.get("rounds"), claim.get("beyond")
     if rounds is not None:
-        ends = [
-            f"{word} round {rounds[key] + 1}" for key, word in (("after", "after"), ("until", "up to")) if key in rounds
-        ]
-        return " ".join([f"{study}, `{rounds['number']}`, mean over the rounds that have it", *ends])
+        after, until = (f"{words} round {rounds[key] + 1}" if key in rounds else "" for key, words in LIMITS.items())
+        return " ".join(
+            filter(None, [f"{study}, `{rounds['number']}`, mean over the rounds that have it", after, until])
+        )
     if beyond is not None:
         return f"{study}, beyond the same difference in `{beyond['study']}`, {beyond['column']}"
     return study
@@ -96,8 +94,6 @@ def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a claim's pairs, column by column."""
     numbers = _numbers(claim["study"], claim.get("rounds"))
     for column, rows in numbers.items():
-        if column not in claim.get("columns", numbers):
-            continue
         pairs = list(itertools.combinations(rows, 2))
         values = {pair: _interval(rows, pair, claim.get("beyond")) for pair in pairs}
         ps = dict(zip(pairs, holm([p_of(value) for value in values.values()]), strict=True))

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,26 @@ def test_page_of_differences_is_made_from_the_csv_files(load):
     assert page == (DOCS / "claims_differences.md").read_text(encoding="utf-8"), "python scripts/judge_claims.py"
 
 
-def scores(study, column):
+def scores(study, column, rounds=None):
     """Read the numbers of each row of a column, in the order of the seeds."""
-    with (DOCS / f"results/{study}.csv").open(encoding="utf-8", newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["column"] == column]
-    return {line["row"]: [float(part.partition(":")[2]) for part in line["seeds"].split()] for line in lines}
+    rows = {}
+    if rounds is None:
+        with (DOCS / f"results/{study}.csv").open(encoding="utf-8", newline="") as file:
+            lines = [line for line in csv.DictReader(file) if line["column"] == column]
+        return {line["row"]: [float(part.partition(":")[2]) for part in line["seeds"].split()] for line in lines}
+    with (DOCS / f"results/rounds/{study}.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            in_time = rounds.get("after", -1) < int(line["round"]) <= rounds.get("until", 1000)
+            if line["column"] == column and in_time and line[rounds["number"]]:
+                number = float(line[rounds["number"]]) * (100 if rounds["number"].startswith("test_acc") else 1)
+                rows.setdefault(line["row"], {}).setdefault(line["seed"], []).append(number)
+    return {row: [statistics.fmean(values) for values in of_seeds.values()] for row, of_seeds in rows.items()}
+
+
+def beyond(rows, study, column):
+    """Subtract the numbers of the same rows and seeds in another study."""
+    others = scores(study, column)
+    return {row: [a - b for a, b in zip(values, others[row], strict=True)] for row, values in rows.items()}
 
 
 def plain(text):
@@ -38,16 +54,17 @@ def plain(text):
     return float(text.replace("−", "-"))
 
 
-FROM_TABLES = {claim["study"] for claim in CLAIMS if not claim.keys() & {"rounds", "beyond"}}
-
-
-@pytest.mark.parametrize("study", sorted(FROM_TABLES))
-def test_differences_are_those_of_scipy_for_all_pairs(study):
-    tables = [table for named, further, table in PARTS if named == study and not further]
-    lines = [line.strip("|").split("|") for table in tables for line in table.splitlines()[2:]]
+@pytest.mark.parametrize("at", range(len(CLAIMS)), ids=[f"{at}-{claim['study']}" for at, claim in enumerate(CLAIMS)])
+def test_differences_are_those_of_scipy_for_all_pairs(at):
+    claim, (study, _, table) = CLAIMS[at], PARTS[at]
+    assert study == claim["study"]
+    lines = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    assert lines
     for line in lines:
         column, difference, sign, mean, interval, p, seeds, verdict = (cell.strip() for cell in line)
-        rows = scores(study, column)
+        rows = scores(study, column, claim.get("rounds"))
+        if "beyond" in claim:
+            rows = beyond(rows, **claim["beyond"])
         pairs = list(itertools.combinations(rows, 2))
         tests = {pair: scipy.stats.ttest_rel(*(rows[row] for row in pair)) for pair in pairs}
         ps = {pair: 1.0 if rows[pair[0]] == rows[pair[1]] else test.pvalue for pair, test in tests.items()}

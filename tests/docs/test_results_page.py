@@ -87,7 +87,7 @@ REDUCE = {
     "acc_best_round": ("test_acc", max),
     "malicious_neighbours": ("malicious_neighbours", lambda values: values[-1]),
 }
-"""Of each measure, the column of its rounds, and what it makes of their numbers, before it is a percentage."""
+"""The column of the rounds that a measure reduces, and the function that reduces it to a share."""
 
 
 @pytest.mark.parametrize("name", ROUNDS)
