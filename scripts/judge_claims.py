@@ -71,7 +71,8 @@ def page() -> str:
     for words, entries in itertools.groupby(claims, key=lambda claim: claim["claim"]):
         parts.append(f"## {words}\n")
         for entry in entries:
-            table = [_line(COLUMNS), _line(["---"] * len(COLUMNS)), *_lines(entry)]
+            head = ("row", *COLUMNS[1:]) if "between" in entry else COLUMNS
+            table = [_line(head), _line(["---"] * len(COLUMNS)), *_lines(entry)]
             parts.append("\n".join([f"{_source(entry)}:\n", *table, ""]))
     return "\n".join(parts)
 
@@ -87,12 +88,16 @@ def _source(claim: Mapping[str, Any]) -> str:
         )
     if beyond is not None:
         return f"{study}, beyond the same difference in `{beyond['study']}`, {beyond['column']}"
+    if "between" in claim:
+        return f"{study}, a row in two of the {claim['between']}"
     return study
 
 
 def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a claim's pairs, column by column."""
+    """Yield the lines of a claim's pairs, column by column, or row by row for pairs of columns."""
     numbers = _numbers(claim["study"], claim.get("rounds"))
+    if "between" in claim:  # columns change places with rows
+        numbers = {row: {column: numbers[column][row] for column in numbers} for row in claim["rows"]}
     for column, rows in numbers.items():
         pairs = list(itertools.combinations(rows, 2))
         values = {pair: _interval(rows, pair, claim.get("beyond")) for pair in pairs}

@@ -43,6 +43,12 @@ def scores(study, column, rounds=None):
     return {row: [statistics.fmean(values) for values in of_seeds.values()] for row, of_seeds in rows.items()}
 
 
+def columns_of(study):
+    """Read the names of a study's columns in their order."""
+    with (DOCS / f"results/{study}.csv").open(encoding="utf-8", newline="") as file:
+        return list(dict.fromkeys(line["column"] for line in csv.DictReader(file)))
+
+
 def beyond(rows, study, column):
     """Subtract the numbers of the same rows and seeds in another study."""
     others = scores(study, column)
@@ -62,7 +68,10 @@ def test_differences_are_those_of_scipy_for_all_pairs(at):
     assert lines
     for line in lines:
         column, difference, sign, mean, interval, p, seeds, verdict = (cell.strip() for cell in line)
-        rows = scores(study, column, claim.get("rounds"))
+        if "between" in claim:  # the first cell of the line is a row
+            rows = {name: scores(study, name)[column] for name in columns_of(study)}
+        else:
+            rows = scores(study, column, claim.get("rounds"))
         if "beyond" in claim:
             rows = beyond(rows, **claim["beyond"])
         pairs = list(itertools.combinations(rows, 2))
@@ -101,3 +110,26 @@ def test_every_claim_has_one_of_the_verdicts():
         verdict = line.strip("|").split("|")[-1].strip()
         words = ("confirmed", "contradicted", "open", "not ", "within ")
         assert verdict.startswith(words), line
+
+
+def test_numbers_of_claims_are_those_of_the_linked_pages():
+    """A number with decimals in the column "here" rounds one of the study's differences, or is on a page of the row."""
+    differences = {}
+    for study, _, table in PARTS:
+        for line in table.splitlines()[2:]:
+            mean, interval = (cell.strip() for cell in line.strip("|").split("|")[3:5])
+            differences.setdefault(study, []).extend(map(plain, [mean, *filter(None, interval.split(" to "))]))
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
+    source, checked = "", 0
+    for line in lines:
+        *_, study, here, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        source = source if study.startswith("the same") else study
+        links = re.findall(r"\(([\w/]+\.md)", source + here)
+        known = [abs(value) for link in links for value in differences.get(Path(link).stem, [])]
+        pages = "".join((DOCS / link).read_text(encoding="utf-8") for link in links)
+        for number in re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", here):
+            half = 0.5 * 10.0 ** -len(number.partition(".")[2]) + 0.005  # differences have two decimals
+            rounded = any(abs(float(number) - value) <= half for value in known)
+            assert rounded or re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", pages), (line, number)
+            checked += 1
+    assert checked > 100
