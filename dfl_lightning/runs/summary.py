@@ -262,6 +262,8 @@ def _score_lines(summary: dict[str, Any], score: Score) -> list[str]:
         head = f"{'':{max(16, len(name))}}{''.join(heads)}{'neighbours':>13}   received per client"
         return [head, f"{name:16}{''.join(words)}{around}   {cost}"]
     why = "no round was evaluated on test data"
+    if numbers.get("global_last") is not None:
+        why = "no client has test data"
     if summary.get("metrics", {}).get(score.column):
         why = "it is undefined for all clients"
     if numbers.get("not_finite"):

@@ -88,6 +88,13 @@ def test_without_test_data_the_table_says_so(tmp_path):
     assert final_table(make(tmp_path, rounds=0)[0].run.summary)[0].startswith("test accuracy unknown")
 
 
+def test_table_does_not_call_a_tested_server_untested(run):
+    of_server = {"global_last": 0.875, "global_mean_over_rounds": 0.8}
+    first, second, *_ = final_table({**run[0].run.summary, "metrics": {}, "test_accuracy": of_server})
+    assert first.startswith("test accuracy unknown: no client has test data · received per client: ")
+    assert second.startswith("global model on the global test set: 87.5 % ")
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [

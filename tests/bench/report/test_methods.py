@@ -460,6 +460,15 @@ def test_evaluated_but_incomparable_runs_are_not_called_unevaluated(tmp_path, ma
     assert sentences(find_methods([read_run(make_run(tmp_path / "C", [[np.nan, np.nan]]))])) == [
         "No run was evaluated on test data, so there is no verdict."
     ]
+    folder = make_run(tmp_path / "D", [[np.nan, np.nan]])
+    metrics = (
+        (folder / "metrics.csv").read_text().replace("test_acc", "global_test_acc").replace("0,1.0,,", "0,1.0,0.5,")
+    )
+    (folder / "metrics.csv").write_text(metrics)
+    assert sentences(find_methods([read_run(folder)])) == [
+        "No client has test data, so there is no verdict; the numbers of the server's model are in the column "
+        "global_test_acc."
+    ]
 
 
 def test_every_reason_against_seeds_of_a_single_method_is_named(tmp_path, make_run):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dfl_lightning.bench.report.comparable import best_first, comparable, on_common_seeds
 from dfl_lightning.bench.report.methods import Method
 from dfl_lightning.bench.report.over_seeds import (
+    known_numbers,
     last_score,
     models_a_round,
     over_runs,
@@ -146,6 +147,10 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
         words.append(f"In {and_(broken)} a client's {_of_tests(score)} is not finite: there is no mean.")
     if not judged:
         why = "No run can be compared" if evaluated else "No run was evaluated on test data"
+        of_server = f"global_{score.column}"
+        if not evaluated and any(known_numbers(run, of_server) for method in methods for run in method.runs):
+            why = "No client has test data, so there is no verdict"
+            return [*words, f"{why}; the numbers of the server's model are in the column {of_server}."]
         return [*words, *[f"{why}, so there is no verdict."] * (not broken)]
     first = judged[0]
     apart: list[Line] = []
