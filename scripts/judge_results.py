@@ -19,7 +19,7 @@ from pathlib import Path
 from dfl_lightning.bench.stats.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.bench.stats.statistics import Overall, over_columns
 from dfl_lightning.bench.stats.words import spread_in_words
-from dfl_lightning.bench.study.tables.formats import signed
+from dfl_lightning.bench.study.tables.formats import rival_in_words
 from dfl_lightning.bench.study.tables.measures.measure import Measure
 from dfl_lightning.bench.study.tables.received import HEADING
 from dfl_lightning.bench.study.tables.table import (
@@ -152,8 +152,10 @@ def _is_percent(column: str, columns: list[str], table: list[str], lines: Lines)
     for line in table:
         row, *texts = (cell.strip() for cell in line.strip().strip("|").split("|"))
         numbers = lines[row, column]
-        sd = float(numbers["sd"] or "nan")
-        said = f"{float(numbers['mean']):.2f} ± {spread_in_words(sd, f'{sd:.2f}')}" if numbers["mean"] else ""
+        said = f"{float(numbers['mean']):.2f}" if numbers["mean"] else ""
+        if numbers["sd"]:
+            sd = float(numbers["sd"])
+            said += f" ± {spread_in_words(sd, f'{sd:.2f}')}"
         if said not in texts[columns.index(column)]:
             return False
     return True
@@ -161,15 +163,8 @@ def _is_percent(column: str, columns: list[str], table: list[str], lines: Lines)
 
 def _difference(key: Place, rival: Rival, compared: dict[str, Comparable], percent: dict[str, bool]) -> list[str]:
     row, column = key
-    d = rival.difference
-    assert d is not None  # all rows share two seeds or more
-    assert d.low is not None
-    assert d.high is not None
     measure = Measure("last") if percent[column] else Measure("number", "last")
-    interval = f"{signed(d.low, measure)} to {signed(d.high, measure)}"
-    ps = [f"{rival.p_of_t:.3f}" if rival.among else "", "" if rival.p is None else f"{rival.p:.3f}"]
-    needed = "more than 1000" if d.seeds_needed is None else str(d.seeds_needed)
-    return [column, f"{compared[column].best} − {row}", signed(d.mean, measure), interval, *ps, str(d.count), needed]
+    return [column, f"{compared[column].best} − {row}", *rival_in_words(rival, measure)]
 
 
 def _block(text: str, mark: str) -> tuple[list[str], str]:

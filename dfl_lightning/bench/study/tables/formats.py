@@ -10,7 +10,7 @@ from dfl_lightning.bench.stats.statistics import Difference
 from dfl_lightning.bench.stats.words import spread_in_words
 from dfl_lightning.bench.study.file.exclude import of_place
 from dfl_lightning.bench.study.tables.measures.measure import Measure
-from dfl_lightning.bench.study.tables.table import Table, TableCell
+from dfl_lightning.bench.study.tables.table import Rival, Table, TableCell
 from dfl_lightning.bench.study.tables.unequal import by_place
 from dfl_lightning.utils.memory import size
 
@@ -163,14 +163,28 @@ def difference_heads() -> list[str]:
 
 def differences_in_words(table: Table) -> list[list[str]]:
     """Return a row of texts for each paired difference to the best of a column."""
-    rows = []
-    for (row, column), rival in table.rivals.items():
-        d, measure = rival.difference, table.measures[column]
-        if d is not None:
-            ps = [f"{rival.p_of_t:.3f}" if rival.among else "", "" if rival.p is None else f"{rival.p:.3f}"]
-            pair = f"{table.best[column]} − {row}"
-            rows.append([column, pair, signed(d.mean, measure), _interval(d, measure), *ps, str(d.count), _needed(d)])
-    return rows
+    return [
+        [column, f"{table.best[column]} − {row}", *rival_in_words(rival, table.measures[column])]
+        for (row, column), rival in table.rivals.items()
+        if rival.difference is not None
+    ]
+
+
+def rival_in_words(rival: Rival, measure: Measure) -> list[str]:
+    """Return the texts of a difference to the best: mean, interval, both p, number of seeds and seeds needed.
+
+    Args:
+        rival: a row with a difference.
+        measure: what the column compares.
+
+    Raises:
+        ValueError: the rows have no seed in common.
+    """
+    d = rival.difference
+    if d is None:
+        raise ValueError("rows without a common seed have no difference")
+    ps = [f"{rival.p_of_t:.3f}" if rival.among else "", "" if rival.p is None else f"{rival.p:.3f}"]
+    return [signed(d.mean, measure), _interval(d, measure), *ps, str(d.count), _needed(d)]
 
 
 def _interval(d: Difference, measure: Measure) -> str:
