@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -251,6 +251,17 @@ class Selection(Policy):
     supports_updates: bool = False
     threshold_rule: str | None = None
     neighbour_counts: Mapping[str, str] = {"k": "k"}
+
+    @classmethod
+    def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
+        """Return the first round in which neighbours are drawn anew by design, counted from 0; default: None, in none.
+
+        Reports do not count the links of these rounds as new. They read the arguments from the config of a run.
+
+        Args:
+            arguments: arguments of the selection; one that is missing has its default.
+        """
+        return None
 
     def listed_links(self, federation: Federation) -> int:
         """Return about how many links a round lists: all of the graph, or 2 k for each node if a few are drawn."""

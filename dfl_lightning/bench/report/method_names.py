@@ -30,7 +30,7 @@ def base_name(run: Run) -> str:
         return "Local"
     chosen = _chosen(run)
     named = {group: _method_name(word) for group, word in chosen.items()}
-    if chosen["objective"] and _class_of(chosen["objective"]) is None:  # it is a user's own class
+    if chosen["objective"] and class_of(chosen["objective"]) is None:  # it is a user's own class
         named["objective"] = chosen["objective"]
     drops_out = not run.config or bool(_class_names(run.config.get("dropout")))
     if not drops_out:  # no update has to be replaced, so a substitution has no effect
@@ -39,7 +39,7 @@ def base_name(run: Run) -> str:
         named["selection"] = (named["selection"] or chosen["selection"]) + named["threshold"]
     addition = named["objective"] or named["prediction"]
     neighbours = named["selection"] or named["substitution"]
-    robust = getattr(_class_of(chosen["aggregation"]), "against_adversaries", False)
+    robust = getattr(class_of(chosen["aggregation"]), "against_adversaries", False)
     name = neighbours or named["objective"] or named["outgoing"] or ("" if robust else named["aggregation"]) or addition
     if neighbours and addition:
         name = f"{neighbours} with {addition}"
@@ -70,6 +70,16 @@ def is_local(run: Run) -> bool:
     return selects_none or not run.diverged.get("client", np.array([])).size
 
 
+def class_of(name: str) -> Any:
+    """Return the policy or objective of this library with the name.
+
+    The result is None for a user's own class, because a report does not run a user's code.
+    """
+    from dfl_lightning import callbacks, objectives  # imported here, because torch takes seconds to import
+
+    return getattr(callbacks, name, None) or getattr(objectives, name, None) if name else None
+
+
 def _selects_all(run: Run) -> bool:
     """Return True if clients select all their neighbours, so that the topology alone names the method."""
     selection = run.config.get("selection")
@@ -85,7 +95,7 @@ def _chosen(run: Run) -> dict[str, str]:
         chosen[group] = next((name for name in names if _method_name(name)), names[0] if names else "")
     for name in run.summary.get("policies", []):
         for group, base in _GROUPS.items():
-            policy, family = _class_of(name), _class_of(base)
+            policy, family = class_of(name), class_of(base)
             if not chosen[group] and policy is not None and issubclass(policy, family) and group not in run.config:
                 chosen[group] = name
     return chosen
@@ -98,15 +108,5 @@ def _class_names(value: Any) -> list[str]:
     return [str(path).rpartition(".")[2] for path in paths if path]
 
 
-def _class_of(name: str) -> Any:
-    """Return the policy or objective of this library with the name.
-
-    The result is None for a user's own class, because a report does not run a user's code.
-    """
-    from dfl_lightning import callbacks, objectives  # imported here, because torch takes seconds to import
-
-    return getattr(callbacks, name, None) or getattr(objectives, name, None) if name else None
-
-
 def _method_name(name: str) -> str:
-    return str(getattr(_class_of(name), "method_name", ""))
+    return str(getattr(class_of(name), "method_name", ""))

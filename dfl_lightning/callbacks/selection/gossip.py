@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -40,6 +41,17 @@ class Gossip(Selection):
         if k != "all" and k < 0:
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more, or all")
         self.k, self.within, self.redraw = k, within, redraw
+
+    @classmethod
+    def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
+        """Return 0 if neighbours are drawn in each round, None if all or none are selected, or the first draw is kept.
+
+        Examples:
+            >>> Gossip.drawn_anew_from({"k": 3})
+            0
+            >>> Gossip.drawn_anew_from({"k": 3, "redraw": False})
+        """
+        return 0 if arguments.get("redraw", True) and arguments.get("k", 10) not in (0, "all") else None
 
     def start(self, federation: Federation) -> None:
         """Require clusters for `within: cluster`."""

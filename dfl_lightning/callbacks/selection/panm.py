@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -96,6 +97,11 @@ class PANM(Selection):
         self.row_sets = {"initial": "models"} if metric == "grad" and alpha < 1 else {}
         self.neighbours: Links  # the lists N_i
         self.similarity: LinkMemory  # last known similarities
+
+    @classmethod
+    def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
+        """Return the first round of stage two, whose neighbours are a random part of the lists."""
+        return int(arguments.get("stage_one", 100))
 
     def start(self, federation: Federation) -> None:
         """Begin without neighbours; remark on a run that ends before its first matching."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -73,6 +74,11 @@ class PENS(Selection):
         self.counts: LinkMemory  # rounds in which i chose j
         self.looks: LinkMemory  # rounds in which i evaluated j
         self.expected: LinkMemory  # expected number of choices of j at random
+
+    @classmethod
+    def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
+        """Return the first round of stage two, whose neighbours are random peers."""
+        return int(arguments.get("stage_one", 100))
 
     def start(self, federation: Federation) -> None:
         """Begin with empty counts; remark on a run without a second stage.

@@ -1,15 +1,17 @@
-"""Methods that draw neighbours anew by design, in which a new link says nothing."""
+"""Rounds in which neighbours are drawn anew by design, so that a new link says nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from dfl_lightning.bench.report.method_names import class_of
+
 
 def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
     """Return the first round in which neighbours are drawn anew by design, counted from 0; None if there is none.
 
-    Gossip draws in each round, PANM and PENS in their second stage. A graph that changes by plan gives new neighbours,
+    The selection of the run knows it, if it is one of this library. A graph that changes by plan gives new neighbours,
     too.
 
     Args:
@@ -22,15 +24,15 @@ def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
         20
         >>> drawn_anew_from({"selection": {"class_path": "AFIND"}})
     """
-    from dfl_lightning.topology import moves  # imported here, because networkx takes time to import
+    from dfl_lightning.callbacks import Selection  # imported here, because torch takes seconds to import
+    from dfl_lightning.topology import moves  # the same for networkx
 
-    selection = config.get("selection")
     if moves(config.get("topology")):
         return 0
-    if not isinstance(selection, Mapping):
+    chosen = config.get("selection")
+    if not isinstance(chosen, Mapping):
+        chosen = {"class_path": chosen}
+    selection = class_of(str(chosen.get("class_path") or "").rpartition(".")[2])
+    if selection is None or not issubclass(selection, Selection):
         return None
-    name = str(selection.get("class_path", "")).rpartition(".")[2]
-    arguments = selection.get("init_args") or {}
-    if name == "Gossip":
-        return 0 if arguments.get("redraw", True) and arguments.get("k", 1) not in (0, "all") else None
-    return arguments.get("stage_one") if name in ("PANM", "PENS") else None
+    return selection.drawn_anew_from(chosen.get("init_args") or {})
