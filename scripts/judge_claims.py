@@ -37,8 +37,8 @@ whose interval contains zero. The tables of the results adjust the p of comparis
 procedure, and may have a smaller p.
 
 A difference is *confirmed* if p < 0.05 and it has the claimed sign, *contradicted* if p < 0.05 and it has another one,
-and otherwise *not told apart*. A claim of "the same", `= 0`, is confirmed by equal numbers in all seeds only, not by a
-test: the interval says how large the difference may be.
+and otherwise *not told apart*. A claim of "the same", "close" or "little", `= 0`, is confirmed by equal
+numbers in all seeds only, not by a test: the interval says how large the difference may be.
 """
 COLUMNS = (
     "column",
@@ -98,7 +98,7 @@ def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
     numbers = _numbers(claim["study"], claim.get("rounds"))
     if "between" in claim:  # columns change places with rows
         numbers = {row: {column: numbers[column][row] for column in numbers} for row in claim["rows"]}
-    for column, rows in numbers.items():
+    for column, rows in ((column, numbers[column]) for column in claim.get("columns", numbers)):
         pairs = list(itertools.combinations(rows, 2))
         values = {pair: _interval(rows, pair, claim.get("beyond")) for pair in pairs}
         ps = dict(zip(pairs, holm([p_of(value) for value in values.values()]), strict=True))
