@@ -256,10 +256,11 @@ class Selection(Policy):
     def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
         """Return the first round in which neighbours are drawn anew by design, counted from 0; default: None, in none.
 
-        Reports do not count the links of these rounds as new. They read the arguments from the config of a run.
+        Reports do not count the links of these rounds as new. They ask only selections of this library, since they do
+        not run a user's code.
 
         Args:
-            arguments: arguments of the selection; one that is missing has its default.
+            arguments: all arguments of the selection, with their defaults.
         """
         return None
 

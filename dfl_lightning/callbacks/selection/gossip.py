@@ -47,11 +47,11 @@ class Gossip(Selection):
         """Return 0 if neighbours are drawn in each round, None if all or none are selected, or the first draw is kept.
 
         Examples:
-            >>> Gossip.drawn_anew_from({"k": 3})
+            >>> Gossip.drawn_anew_from({"k": 3, "redraw": True})
             0
             >>> Gossip.drawn_anew_from({"k": 3, "redraw": False})
         """
-        return 0 if arguments.get("redraw", True) and arguments.get("k", 10) not in (0, "all") else None
+        return 0 if arguments["redraw"] and arguments["k"] not in (0, "all") else None
 
     def start(self, federation: Federation) -> None:
         """Require clusters for `within: cluster`."""

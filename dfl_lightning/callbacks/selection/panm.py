@@ -101,7 +101,7 @@ class PANM(Selection):
     @classmethod
     def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
         """Return the first round of stage two, whose neighbours are a random part of the lists."""
-        return int(arguments.get("stage_one", 100))
+        return int(arguments["stage_one"])
 
     def start(self, federation: Federation) -> None:
         """Begin without neighbours; remark on a run that ends before its first matching."""

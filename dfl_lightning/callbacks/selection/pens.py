@@ -78,7 +78,7 @@ class PENS(Selection):
     @classmethod
     def drawn_anew_from(cls, arguments: Mapping[str, Any]) -> int | None:
         """Return the first round of stage two, whose neighbours are random peers."""
-        return int(arguments.get("stage_one", 100))
+        return int(arguments["stage_one"])
 
     def start(self, federation: Federation) -> None:
         """Begin with empty counts; remark on a run without a second stage.

@@ -159,6 +159,8 @@ def test_a_page_without_divergence_says_so(tmp_path, make_run):
         ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": "all"}}, "topology": "el_local"}, []),
         ({"selection": {"class_path": "dfl.PANM", "init_args": {"stage_one": 3}}}, [2, 3]),
         ({"selection": {"class_path": "dfl.PENS", "init_args": {"stage_one": 4}}}, [2, 3, 4]),
+        ({"selection": {"class_path": "dfl.PENS"}}, [2, 3, 4, 5]),  # by default stage two begins later
+        ({"selection": "dfl.Gossip"}, []),
         ({"selection": {"class_path": "dfl.AFIND"}}, [2, 3, 4, 5]),
         ({"selection": {"class_path": "mine.Own", "init_args": {"stage_one": 3}}}, [2, 3, 4, 5]),
         ({"selection": {"class_path": "dfl.AFIND"}, "topology": {"generator": "small_world", "every": 2}}, []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from dfl_lightning.bench.report.method_names import class_of
@@ -35,4 +36,5 @@ def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
     selection = class_of(str(chosen.get("class_path") or "").rpartition(".")[2])
     if selection is None or not issubclass(selection, Selection):
         return None
-    return selection.drawn_anew_from(chosen.get("init_args") or {})
+    defaults = {name: option.default for name, option in signature(selection).parameters.items()}
+    return selection.drawn_anew_from({**defaults, **(chosen.get("init_args") or {})})
