@@ -65,7 +65,8 @@ def test_differences_are_those_of_scipy_for_all_pairs(at):
     claim, (study, _, table) = CLAIMS[at], PARTS[at]
     assert study == claim["study"]
     lines = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-    assert lines
+    names = claim["rows"] if "between" in claim else claim.get("columns", columns_of(study))
+    assert [line[0].strip() for line in lines] == [name for name in names for _ in claim["pairs"]]
     for line in lines:
         column, difference, sign, mean, interval, p, seeds, verdict = (cell.strip() for cell in line)
         if "between" in claim:  # the first cell of the line is a row
