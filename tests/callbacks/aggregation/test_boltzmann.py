@@ -135,14 +135,16 @@ def test_printed_rule_is_refused_if_senders_cannot_evaluate(company, settings, s
 
 
 # --- over rounds ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("contribution", ["printed", "own"])
-def test_losses_may_be_averaged_over_rounds(contribution, start, go_on):
+def test_losses_may_be_averaged_over_rounds(contribution, engine, start, go_on):
     """F~ = .7 F~ + .3 F, the first one F; of a pair that did not meet in the last round, what it was when it did."""
 
     def policies():
         return Gossip(k=3), Boltzmann(contribution=contribution, gamma=0.7, smooth="rounds")
 
-    run, averages = start(*policies()).go(4), {}
+    settings = {"trainer": {"engine": engine}}
+    run, averages = start(*policies(), **settings).go(4), {}
     for number, round in enumerate(run.rounds):
         met = [(i, j) for i in range(6) for j in range(6) if round.selected[i, j] or j == i]
         if contribution == "own":
@@ -155,7 +157,7 @@ def test_losses_may_be_averaged_over_rounds(contribution, start, go_on):
             losses = [averages[(i, j) if contribution == "printed" else (j, j)] for j in mixed]
             np.testing.assert_allclose(round.weights[i, mixed].numpy(), softmax(losses, 1.0), atol=1e-6)
         assert round.metrics["proxies_received"] == 0, number
-    resumed = go_on(start(*policies()).go(2), *policies()).go(2)
+    resumed = go_on(start(*policies(), **settings).go(2), *policies(), **settings).go(2)
     assert torch.equal(resumed.models, run.models)
 
 

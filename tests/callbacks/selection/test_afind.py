@@ -435,11 +435,13 @@ def test_noise_on_the_proxy_is_that_of_the_appendix(start):
     assert not torch.allclose(quiet.similarity.nan_to_num(), seen.similarity.nan_to_num())
 
 
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("proxy", ["grad_batch", "grad_at_receiver"])
-def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, start):
+def test_noise_on_a_batch_gradient_is_that_of_the_appendix(proxy, engine, start):
     """g / max(1, |g| / C) + 1/L N(0, sigma^2 C^2 I) of the layer's gradient, drawn for each message by itself."""
     sigma, clip, batch = 0.7, 0.05, 3
-    run = start(AFIND(k=2, proxy=proxy, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform()).go(1)
+    policies = AFIND(k=2, proxy=proxy, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform()
+    run = start(*policies, trainer={"engine": engine}).go(1)
     (seen,), layout = run.rounds, run.module.federation.layout
     columns = layout.module_columns(layout.last_feature_layer())
 
