@@ -65,6 +65,14 @@ OTHERS = {
         *("--aggregation.contribution", "printed", "--model.shared", "[features.*]"),
     ],
     "afind, activations": ["--config", "afind", "--selection.proxy", "activations"],
+    "afind, drawn by gradients with noise": [
+        *("--config", "afind", "--threshold", "null", "--selection.choose", "sampled", "--selection.k", "4"),
+        *("--selection.proxy", "grad_at_receiver", "--selection.proxy_noise", "1.0"),
+    ],
+    "afind, as printed, over rounds, on validation data": [
+        *("--config", "afind_literal", "--threshold.normalise", "true", "--aggregation.smooth", "rounds"),
+        *("--aggregation.split", "val", "--data.val_fraction", "0.2"),
+    ],
     "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
     "numbers of each client": [
