@@ -77,6 +77,46 @@ def afind_distance(layers, layer, before, trained, x, y, graph, k, nu) -> Output
     }
 
 
+def afind_activations(layers, before, trained, x, y, graph, active, k, nu) -> Outputs:
+    """Run a round of AFIND by activations, and Uniform."""
+    selection = cb.AFIND(nu=nu, k=k, proxy="activations")
+    rows = {"models": before, "given": trained}
+    run = GivenRun([selection, cb.Uniform()], x, y, layers, graph_of(graph), rows, active=active)
+    round = run.go()
+    return {
+        "cosines": dense(round.candidates, round.similarity),
+        "ratio": dense(round.candidates, round.scores),
+        "selected": dense(round.selected),
+        "models": run.rows(),
+    }
+
+
+def afind_rounds(
+    layers, layer, before, trained, x, y, graph, probabilities, threshold, asked, nu, tau, gamma, temperature
+) -> Outputs:
+    """Run a round as printed with a personal last layer, normalised entropies and losses averaged over rounds."""
+    selection = cb.AFIND(nu=nu, rule="literal", proxy="grad_at_receiver", center=False, proxy_layer=str(2 * layer))
+    theta = cb.AdaptiveThreshold(tau=tau, rule="literal", normalise=True)
+    average = cb.Boltzmann(temperature, contribution="printed", gamma=gamma, smooth="rounds", include_self=False)
+    rows = {"models": before, "given": trained}
+    shared = [f"{2 * place}.*" for place in range(len(layers) - 2)]
+    graph_given = graph_of(graph).to_undirected()
+    run = GivenRun([selection, theta, average], x, y, layers, graph_given, rows, round=1, model={"shared": shared})
+    selection.probabilities = memory_of(probabilities, graph)
+    average.asked_losses = memory_of(asked, ~np.isnan(asked))
+    theta.threshold = torch.as_tensor(threshold)
+    round, m = run.go(), len(before)
+    known = Links.from_mask(torch.as_tensor(graph))
+    return {
+        "selected": dense(round.selected),
+        "weights": weights_of(round, m),
+        "models": run.rows(),
+        "probabilities": dense(known, selection.probabilities.read(known), 0.0),
+        "threshold": theta.threshold.numpy(),
+        "asked": dense(known, average.asked_losses.read(known)),
+    }
+
+
 # --- PANM -------------------------------------------------------------------------------------------------------------
 def panm(
     layers, stage, metric, alpha, k, before, initial, trained, x, y, neighbours, sampled, strangers, literal=False
