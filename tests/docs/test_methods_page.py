@@ -34,7 +34,7 @@ ROWS = {row[1].strip("`").removeprefix("--config "): row for row in CELLS[1:]}
 CLIENTS, HIDDEN = 10, 8
 MODEL = 64 * HIDDEN + HIDDEN + HIDDEN * 10 + 10  # parameters of an MLP on 8 x 8 images
 BODY = 64 * HIDDEN + HIDDEN
-SIZES = {"layers": BODY, "updates": MODEL, "former models": MODEL}
+SIZES = {"layers": BODY, "updates": MODEL, "features": HIDDEN}
 SMALL = (
     f"--data.num_clients {CLIENTS} --data.samples_per_client 40 --model.network.hidden [{HIDDEN}] "
     "--model.local_epochs 1 --trainer.accelerator cpu --trainer.enable_progress_bar false"
@@ -58,7 +58,7 @@ STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and
 
 def formulas(cell):
     """Find the formulas in backticks: (is it only a bound, the formula, what it counts)."""
-    return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|former models))?", cell)
+    return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates|features|former models))?", cell)
 
 
 def test_every_shipped_config_is_in_the_table():
@@ -99,7 +99,8 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
         assert row["models_received"] == (pytest.approx(models) if not bound else at_most(models)), (index, formula)
         parts, size = 0.0, 0
         if "former models" in parts_cell:
-            several = [(eval(number, {"min": min}, values), SIZES[what]) for _, number, what in formulas(parts_cell)]
+            sizes = {**SIZES, "former models": exchanged}
+            several = [(eval(number, {"min": min}, values), sizes[what]) for _, number, what in formulas(parts_cell)]
             parts = sum(number for number, _ in several)
             size = sum(number * numbers for number, numbers in several) / parts if parts else 0
         elif parts_cell != "–":
@@ -167,7 +168,8 @@ def bytes_of_messages(config, folder, row, index):
         assert row["messages_received"] == (2 if index else 1)
         return upload + (4 * HIDDEN * len(set(data.target)) if index else 0)
     if config["aggregation"].get("init_args", {}).get("contribution") == "printed":
-        assert row["messages_received"] == row["neighbours"]
+        normalised = config["threshold"]["init_args"].get("normalise", False)
+        assert row["messages_received"] == row["neighbours"] + (CLIENTS - 1) * normalised
         return 4 * row["messages_received"]
     assert "messages_received" not in row
     return 0

@@ -274,7 +274,7 @@ LITERAL = Method(
 )
 DISTANCE = Method(
     name="AFIND+ by distances",
-    configs=[],
+    configs=["afind --selection.proxy grad_at_receiver --selection.similarity distance"],
     paper=PAPER,
     equation="eq. 7 and 8; algorithm 1, lines 7 and 11",
     does="A client compares its gradient with those that its neighbours have at its model, and averages the models of "

@@ -37,7 +37,7 @@ def case(seed, m=5, k=2, nu=0.2, **options):
 
 METHOD = Method(
     name="AFIND+ by activations",
-    configs=[],
+    configs=["afind --selection.proxy activations"],
     paper=PAPER,
     equation="section 1, the output of a featurizer as a proxy; eq. 8",
     does="A client compares the mean output of its trained featurizer on its training data with its neighbours', and "
