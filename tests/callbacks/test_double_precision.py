@@ -51,9 +51,9 @@ def test_a_float32_result_is_noticed():
 POLICIES = {
     "AFIND+": [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()],
     "AFIND as printed": [
-        cb.AFIND(rule="literal", proxy="grad_batch", center=False),
+        cb.AFIND(rule="literal", proxy="grad_at_receiver", center=False),
         cb.AdaptiveThreshold(rule="literal"),
-        cb.Boltzmann(contribution="own", gamma=0.9),
+        cb.Boltzmann(contribution="printed", gamma=0.9, include_self=False),
     ],
     "PANMGrad": [cb.PANM(k=2, l=2, stage_one=1, tau=1), cb.Uniform()],
     "PANMLoss": [cb.PANM(metric="loss", k=2, l=2, stage_one=1, tau=1), cb.SampleWeighted()],

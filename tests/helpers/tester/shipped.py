@@ -93,7 +93,7 @@ def all_neighbours() -> cb.Gossip:
 
 
 def afind_by_the_letter() -> cb.AFIND:
-    return cb.AFIND(nu=0.01, rule="literal", proxy="grad_batch", center=False)
+    return cb.AFIND(nu=0.01, rule="literal", proxy="grad_at_receiver", center=False)
 
 
 def panm_by_the_letter() -> cb.PANM:
