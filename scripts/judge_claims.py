@@ -83,9 +83,12 @@ def _source(claim: Mapping[str, Any]) -> str:
     rounds, beyond = claim.get("rounds"), claim.get("beyond")
     if rounds is not None:
         after, until = (f"{words} round {rounds[key] + 1}" if key in rounds else "" for key, words in LIMITS.items())
-        return " ".join(
-            filter(None, [f"{study}, `{rounds['number']}`, mean over the rounds that have it", after, until])
+        what = (
+            "mean change from one round that has it to the next"
+            if rounds.get("changes")
+            else "mean over the rounds that have it"
         )
+        return " ".join(filter(None, [f"{study}, `{rounds['number']}`, {what}", after, until]))
     if beyond is not None:
         return f"{study}, beyond the same difference in `{beyond['study']}`, {beyond['column']}"
     if "between" in claim:
@@ -116,7 +119,7 @@ def _lines(claim: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _numbers(study: str, rounds: Mapping[str, Any] | None) -> Numbers:
-    """Read the numbers of a study's table, or means over rounds of a column; shares are in percent."""
+    """Read the numbers of a study's table, or means over rounds of a column or its changes; shares are in percent."""
     found: Numbers = defaultdict(lambda: defaultdict(dict))
     if rounds is None:
         for line in _csv(RESULTS / f"{study}.csv"):
@@ -130,6 +133,8 @@ def _numbers(study: str, rounds: Mapping[str, Any] | None) -> Numbers:
         if line[rounds["number"]] and rounds.get("after", -1) < int(line["round"]) <= rounds.get("until", 10**9):
             values[line["column"], line["row"], int(line["seed"])].append(factor * float(line[rounds["number"]]))
     for (column, row, seed), of_rounds in values.items():
+        if rounds.get("changes"):
+            of_rounds = [abs(later - earlier) for earlier, later in itertools.pairwise(of_rounds)]
         found[column][row][seed] = statistics.fmean(of_rounds)
     return found
 

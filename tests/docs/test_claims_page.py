@@ -6,6 +6,7 @@ import re
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scipy.stats
 import yaml
@@ -38,9 +39,15 @@ def scores(study, column, rounds=None):
         for line in csv.DictReader(file):
             in_time = rounds.get("after", -1) < int(line["round"]) <= rounds.get("until", 1000)
             if line["column"] == column and in_time and line[rounds["number"]]:
-                number = float(line[rounds["number"]]) * (100 if rounds["number"].startswith("test_acc") else 1)
+                number = float(line[rounds["number"]]) * (100 if "test_acc" in rounds["number"] else 1)
                 rows.setdefault(line["row"], {}).setdefault(line["seed"], []).append(number)
-    return {row: [statistics.fmean(values) for values in of_seeds.values()] for row, of_seeds in rows.items()}
+    reduce = changes if rounds.get("changes") else statistics.fmean
+    return {row: [reduce(values) for values in of_seeds.values()] for row, of_seeds in rows.items()}
+
+
+def changes(values):
+    """Return the mean size of the steps between consecutive numbers."""
+    return float(np.abs(np.diff(values)).mean())
 
 
 def columns_of(study):
