@@ -84,6 +84,7 @@ from dfl_lightning.functional.systems.afind import (
 )
 from dfl_lightning.functional.systems.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.systems.fdms import (
+    distance_scores,
     elimination_threshold,
     friends,
     observed_share,
@@ -139,6 +140,7 @@ __all__ = [
     "cosines_from_gram",
     "count_pairs",
     "count_votes",
+    "distance_scores",
     "distances_from_gram",
     "distinct_pairs",
     "elimination_threshold",

@@ -383,13 +383,14 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
 @pytest.mark.parametrize(
     "hook", ["on_mix", *(pytest.param(hook, marks=pytest.mark.slow) for hook in ("on_compare", "on_validation_end"))]
 )
-@pytest.mark.parametrize("other", ["friends", "dpfl", "finetuned", "kept optimizers"])
+@pytest.mark.parametrize("other", ["friends", "friends by distance", "dpfl", "finetuned", "kept optimizers"])
 def test_policies_with_memory_resume_too(start, small_run, other, hook):
     from dfl_lightning import callbacks as cb
 
     options = {"module": {"finetune_epochs": 1 if other == "finetuned" else 0}}
     policies = {
         "friends": lambda: [cb.Gossip(), cb.Uniform(), cb.Markov(0.3, 2.0), cb.FDMS()],
+        "friends by distance": lambda: [cb.Gossip(), cb.Uniform(), cb.Markov(0.3, 2.0), cb.FDMS(similarity="distance")],
         "dpfl": lambda: [cb.DPFL(budget=2), cb.SampleWeighted(), cb.ExactCount(0.3)],
         "finetuned": lambda: None,
         "kept optimizers": lambda: None,

@@ -339,7 +339,7 @@ def test_fdms_runs_with_every_option(dfl):
     config, rows = config_of(done.run), rows_of(done.run)
     assert config["objective"]["init_args"] == {"mu": 0.2, "personal_epochs": None}
     assert config["dropout"]["init_args"] == {"rate": 0.4, "outage": 2.0, "full_first_round": True}
-    assert config["substitution"]["init_args"] == {"theta_scale": 0.05, "beta": None}
+    assert config["substitution"]["init_args"] == {"theta_scale": 0.05, "beta": None, "similarity": "cosine"}
     assert rows[0]["similarities"] == "45"
     assert float(rows[0]["substitution_error"]) == 0
     assert any(float(row["substitution_error"]) > 0 for row in rows[1:] if row["substitution_error"])

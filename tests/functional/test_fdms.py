@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfl_lightning.functional import (
+    distance_scores,
     elimination_threshold,
     friends,
     observed_share,
@@ -52,6 +53,29 @@ def test_scores_map_cosines_to_the_unit_interval():
 
 def test_the_score_of_an_unobserved_pair_stays_unknown():
     assert similarity_scores(torch.tensor([NAN])).isnan().all()
+
+
+def test_scores_by_distance_are_negative_distances():
+    updates = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 16.0]])  # at distances 5, 12 and the root of 265
+    scores = distance_scores(torch.cdist(updates, updates))
+    assert scores.dtype == torch.float64
+    assert scores.tolist() == [
+        [0, -5, pytest.approx(-16.278820596)],
+        [-5, 0, -12],
+        [pytest.approx(-16.278820596), -12, 0],
+    ]
+    assert distance_scores(torch.tensor([NAN, math.inf])).isnan().all()
+
+
+def test_friends_by_distance_and_by_cosine_differ():
+    # To the first update the second has cosine 1 and distance 9, the third cosine 0 and distance sqrt(2).
+    cosines = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    distances = torch.tensor([[0.0, 9.0, 2**0.5], [9.0, 0.0, 101**0.5], [2**0.5, 101**0.5, 0.0]])
+    found = {}
+    for name, observed in (("cosine", similarity_scores(cosines)), ("distance", distance_scores(distances))):
+        scores, counts = running_mean(*no_history(3), observed)
+        found[name] = friends(scores, counts, torch.tensor([False, True, True])).tolist()
+    assert found == {"cosine": [1, 2, 1], "distance": [2, 2, 1]}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))

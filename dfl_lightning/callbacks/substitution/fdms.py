@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.callbacks.base import Selection, Substitution
 from dfl_lightning.functional import (
     PairScores,
     count_pairs,
+    distance_scores,
     distinct_pairs,
     elimination_threshold,
     friends,
@@ -68,20 +70,33 @@ class FDMS(Substitution):
             stay candidates.
         beta: the least share of the rounds in which a pair is observed, in Theta_t, above 0 and at most 1; null: the
             share in the run so far, over the observed pairs that are still compared.
+        similarity: `cosine` of the updates, as above; `distance`: -|u_k - u_j|, which section 5.1 offers instead, for
+            R_kj. It has no lower bound, and Theta_t is for scores between 0 and 1, so that it cannot be combined with
+            `theta_scale`.
     """
 
     method_name = "FL-FDMS"
     state = ("scores", "counts", "candidates")
     logs = ("similarities", "theta", "candidates")
 
-    def __init__(self, theta_scale: float | None = None, beta: float | None = None) -> None:
+    def __init__(
+        self,
+        theta_scale: float | None = None,
+        beta: float | None = None,
+        similarity: Literal["cosine", "distance"] = "cosine",
+    ) -> None:
         if theta_scale is not None and not 0 < theta_scale < float("inf"):
             raise UserError(f"substitution.theta_scale={theta_scale}; it must be above 0, or null for no elimination")
         if beta is not None and not 0 < beta <= 1:
             raise UserError(f"substitution.beta={beta}; it is a share of rounds above 0 and at most 1")
         if beta is not None and theta_scale is None:
             raise UserError("substitution.beta is a part of Theta_t; set substitution.theta_scale too, or leave it out")
-        self.theta_scale, self.beta = theta_scale, beta
+        if similarity == "distance" and theta_scale is not None:
+            raise UserError(
+                "substitution.theta_scale compares scores with Theta_t, which is for scores between 0 and 1, and those "
+                "of --substitution.similarity distance have no bounds; drop one of the two"
+            )
+        self.theta_scale, self.beta, self.similarity = theta_scale, beta, similarity
         self.scores: Tensor  # R, float64 [m, m]; at a server
         self.counts: Tensor  # N, rounds observed together, long [m, m]; at a server
         self.candidates: Tensor  # C, bool [m, m]; at a server
@@ -110,9 +125,9 @@ class FDMS(Substitution):
         m, took_part = round.num_clients, round.participants
         pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
         first, second = torch.nonzero(pairs.triu_(1), as_tuple=True)  # each pair once
-        cosines = round.compare("trained", Links(first, second, round.num_nodes), relative_to="start").cosines
+        compared = round.compare("trained", Links(first, second, round.num_nodes), relative_to="start")
         seen = torch.full((m, m), torch.nan, dtype=torch.float64)
-        seen[first, second] = seen[second, first] = similarity_scores(cosines)
+        seen[first, second] = seen[second, first] = self._scores(compared)
         self.scores, self.counts = running_mean(self.scores, self.counts, seen)
         round.log("similarities", len(first))
 
@@ -152,23 +167,29 @@ class FDMS(Substitution):
     def _observe(self, round: Round, received: Links, former: PairScores) -> None:
         """Add the scores of the pairs of updates that each receiver received to its running means."""
         pairs = distinct_pairs(received)
-        cosines = round.bank.compare("sent", pairs, relative_to="start").cosines
+        scores = self._scores(round.bank.compare("sent", pairs, relative_to="start"))
         to_own = None
         if round.bank.changes_messages:  # a receiver compares with the update that it trained, not the one that it sent
-            to_own = round.bank.compare("trained", received, relative_to="start", to="sent").cosines
+            to_own = self._scores(round.bank.compare("trained", received, relative_to="start", to="sent"))
 
         def score(receivers: Tensor, first: Tensor, second: Tensor) -> Tensor:
-            of_pairs = pairs.look_up(cosines, second, first)
+            of_pairs = pairs.look_up(scores, second, first)
             if to_own is not None:
                 itself = (first == receivers) | (second == receivers)
                 other = torch.where(first == receivers, second, first)
                 of_pairs[itself] = received.look_up(to_own, receivers[itself], other[itself])
-            return similarity_scores(of_pairs)
+            return of_pairs
 
         self.observed = former.with_observed(received, score)
         _refuse_too_many_pairs(len(self.observed), f"by {nth_round(round.index)}")
         round.charge_comparison("trained", received, relative_to="start")
         round.log("similarities", count_pairs(received.count))
+
+    def _scores(self, comparison: Comparison) -> Tensor:
+        """Return the scores r of compared pairs of updates, float64 [E]."""
+        if self.similarity == "distance":
+            return distance_scores(comparison.distances)
+        return similarity_scores(comparison.cosines)
 
     # --- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -187,9 +208,10 @@ class FDMS(Substitution):
         pairs = m * (m - 1) // 2
         held = f"{pairs:,} pairs of clients, {size(STATE_BYTES * m * m)} of scores, counts and candidates"
         if m >= MOST_COMPARED and self.theta_scale is None:
+            cosines = " with --substitution.similarity cosine" if self.similarity == "distance" else ""
             raise UserError(
-                f"substitution FDMS compares all {held}, in every round; set substitution.theta_scale (0.25, say), "
-                f"which leaves pairs out, or use fewer than {MOST_COMPARED:,} clients"
+                f"substitution FDMS compares all {held}, in every round; set substitution.theta_scale (0.25, say)"
+                f"{cosines}, which leaves pairs out, or use fewer than {MOST_COMPARED:,} clients"
             )
         memory = machine_memory()
         if memory is not None and ROUND_BYTES * m * m > memory:

@@ -3,7 +3,8 @@
 A round of the paper (algorithm 1), and the code of each step:
 
 1. some clients drop out; the active ones train and send their updates           (`dropout`, the objective)
-2. scores of pairs of active clients, r = (cos + 1) / 2 of their updates         (`similarity_scores`, on_trained)
+2. scores of pairs of active clients, r = (cos + 1) / 2 of their updates, or     (`similarity_scores`,
+   r = -|u_i - u_j|                                                              `distance_scores`, on_trained)
 3. R_ij: the running mean of these scores over N_ij rounds                        (`running_mean`)
 4. a dropped client's friend: the active one with the highest R_ij               (`friends`; `FDMS`, on_substitute)
 5. the server averages the updates, a friend's instead of a dropped one          (the aggregation, on_mix)
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "distance_scores",
     "elimination_threshold",
     "friends",
     "observed_share",
@@ -44,6 +46,26 @@ def similarity_scores(cosines: Tensor) -> Tensor:
         tensor([1.0000, 0.7500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
     """
     return 0.5 * (cosines.double() + 1)
+
+
+def distance_scores(distances: Tensor) -> Tensor:
+    """Compute the score of a pair of updates from their distance, r = -|u_i - u_j| (FL-FDMS section 5.1).
+
+    The section offers it as an alternative to eq. 14. It has no lower bound, and its unit is that of the updates, so
+    that Theta_t, which is for scores between 0 and 1, says nothing about it.
+
+    Args:
+        distances: Euclidean distances of the clients' updates, 0 or more, any shape; NaN = not observed.
+
+    Returns:
+        Scores of at most 0, float64, same shape; NaN where a distance is unknown or infinite.
+
+    Examples:
+        >>> distance_scores(torch.tensor([0.0, 0.5, 2.0, torch.inf]))
+        tensor([ 0.0000, -0.5000, -2.0000,     nan], dtype=torch.float64)
+    """
+    scores = 0.0 - distances.double()
+    return scores.masked_fill(scores.isinf(), torch.nan)
 
 
 def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from plain.fdms import fdms as reference
+from plain.fdms import halved_cosine, minus_distance
 
 from dfl_lightning.callbacks import (
     FDMS,
@@ -39,16 +40,24 @@ def at_a_server(start, trace):
 LINES = "1 1 1 1 1 1, 1 0 1 1 0 1, 0 1 1 0 1 1, 1 1 0 0 0 0"
 
 
-@pytest.mark.parametrize("eta", [1.0, 0.1, 1.5])
-def test_the_server_moves_as_the_paper_says(eta, at_a_server):
-    fdms = FDMS()
-    run = at_a_server(LINES, fdms, eta=eta).go(6)
+SCORES = {"cosine": halved_cosine, "distance": minus_distance}
+
+
+@pytest.mark.parametrize(
+    ("eta", "similarity", "engine"),
+    [(1.0, "cosine", "loop"), (0.1, "cosine", "stacked"), (1.5, "cosine", "loop")]
+    + [(1.0, "distance", engine) for engine in ("loop", "stacked")],
+)
+def test_the_server_moves_as_the_paper_says(eta, similarity, engine, at_a_server):
+    fdms = FDMS(similarity=similarity)
+    run = at_a_server(LINES, fdms, eta=eta, trainer={"engine": engine}).go(6)
     scores, counts = np.zeros((6, 6)), np.zeros((6, 6))
     for round in run.rounds:
         server, trained = round.before[6].double().numpy(), round.trained[:6].double().numpy()
-        found = reference(server, trained - server, round.active[:6].numpy(), scores, counts, eta)
+        found = reference(server, trained - server, round.active[:6].numpy(), scores, counts, eta, SCORES[similarity])
         scores, counts = found["scores"], found["counts"]
         np.testing.assert_allclose(round.after[6].numpy(), found["model"], atol=2e-6)
+        assert round.substitute[6, :6][~round.active[:6]].tolist() == found["substitute"][~round.active[:6]].tolist()
     np.testing.assert_allclose(fdms.scores.numpy(), scores, atol=1e-5)
     assert (fdms.counts.numpy() == counts).all()
 
@@ -199,6 +208,8 @@ def test_server_refuses_to_compare_all_pairs_of_many_clients(monkeypatch):
         r"set substitution\.theta_scale .* or use fewer than 10,000 clients",
     ):
         FDMS().start(many(10_000))
+    with pytest.raises(UserError, match=r"theta_scale \(0\.25, say\) with --substitution\.similarity cosine"):
+        FDMS(similarity="distance").start(many(10_000))
     with NO_MEMORY:
         FDMS(0.25).start(many(10_000))
         FDMS().start(many(9_999))
@@ -254,7 +265,7 @@ class Sent(Monitor):
         self.rows.append(round.bank.rows("sent").cpu().double().numpy().copy())
 
 
-def naive_receivers(run, sent):
+def naive_receivers(run, sent, score):
     """Compute each receiver by itself: the scores that it has seen so far, and the mean of the models that it mixes."""
     m = run.clients
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
@@ -287,7 +298,7 @@ def naive_receivers(run, sent):
             models[i] = np.mean(mixed, axis=0)
             for a, b in itertools.combinations(present, 2):
                 u, v = rows[a] - before[a], rows[b] - before[b]
-                r = 0.5 * (u @ v / np.linalg.norm(u) / np.linalg.norm(v) + 1)
+                r = score(u, v)
                 seen[i].setdefault(frozenset((a, b)), []).append(r)
                 compared += 1
         yield round, models, friends, compared
@@ -296,15 +307,19 @@ def naive_receivers(run, sent):
 
 
 @pytest.mark.parametrize("outgoing", [False, True], ids=["as trained", "noisy"])
-@pytest.mark.parametrize(("k", "block"), [("all", 1), (3, 7), (3, 2**20)])
-def test_receivers_give_dropped_neighbours_votes_to_known_friends(k, block, outgoing, among_clients, monkeypatch):
+@pytest.mark.parametrize(
+    ("k", "block", "similarity"), [("all", 1, "cosine"), (3, 7, "cosine"), (3, 2**20, "cosine"), (3, 7, "distance")]
+)
+def test_receivers_give_dropped_neighbours_votes_to_known_friends(
+    k, block, similarity, outgoing, among_clients, monkeypatch
+):
     monkeypatch.setattr(fdms_receivers, "BLOCK", block)
-    fdms, sent = FDMS(), Sent()
+    fdms, sent = FDMS(similarity=similarity), Sent()
     lines = f"{LINES}, 0 0 1 1 1 0, 0 0 0 0 0 0, 1 0 0 1 0 1"
     more = [GaussianNoise(clip=0.5, sigma=0.1)] * outgoing
     settings = {"selection": Gossip(k=k), "init": "independent", "trainer": {"precision": "64-true"}}
     run = among_clients(lines, fdms, sent, *more, **settings)
-    *rounds, seen = naive_receivers(run.go(12), iter(sent.rows))
+    *rounds, seen = naive_receivers(run.go(12), iter(sent.rows), SCORES[similarity])
     assert len(rounds) == 11  # one round has no active client
     found = 0
     for round, models, friend_of, compared in rounds:

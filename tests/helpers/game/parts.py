@@ -48,6 +48,7 @@ DROPOUTS = {
     "outages": lambda: cb.Markov(rate=0.5, outage=2.0),
 }
 SUBSTITUTIONS = {"none": lambda: None, "friends": lambda: cb.FDMS(), "stale": lambda: cb.Stale()}
+SUBSTITUTIONS["friends by distance"] = lambda: cb.FDMS(similarity="distance")
 SUBSTITUTIONS["candidates"] = lambda: cb.FDMS(theta_scale=0.01)
 THRESHOLDS = {
     "none": lambda: None,

@@ -6,14 +6,24 @@ from plain.book import Method, Numbers
 from plain.model import cosine
 
 
-def fdms(model, updates, active, scores, counts, server_step):
+def halved_cosine(a, b):
+    """The score of eq. 14."""
+    return (cosine(a, b) + 1) / 2
+
+
+def minus_distance(a, b):
+    """The score that section 5.1 offers instead."""
+    return -float(np.sqrt(((a - b) ** 2).sum()))
+
+
+def fdms(model, updates, active, scores, counts, server_step, score=halved_cosine):
     m = len(updates)
     scores, counts = scores.copy(), counts.copy()
     for i in range(m):
         for j in range(m):
             if i != j and active[i] and active[j]:
-                score = (cosine(updates[i], updates[j]) + 1) / 2
-                scores[i, j] = (counts[i, j] * scores[i, j] + score) / (counts[i, j] + 1)
+                seen = score(updates[i], updates[j])
+                scores[i, j] = (counts[i, j] * scores[i, j] + seen) / (counts[i, j] + 1)
                 counts[i, j] += 1
     substitute = np.arange(m)
     for k in range(m):

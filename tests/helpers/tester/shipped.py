@@ -243,6 +243,7 @@ LISTED: dict[str, list[Listed]] = {
     ],
     "substitution": [
         Listed("fdms", cb.FDMS, places=EITHER),
+        Listed("fdms, distances", lambda: cb.FDMS(similarity="distance"), places=EITHER),
         Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (all_neighbours,), places=("server",)),
         Listed("stale", cb.Stale, places=EITHER),
         Listed("stale, models", lambda: cb.Stale("model"), places=EITHER),
