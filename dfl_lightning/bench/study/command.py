@@ -28,6 +28,7 @@ from dfl_lightning.bench.study.processes.starting import Starter
 from dfl_lightning.bench.study.tables.measures.equal_cost import COSTS, read_equal_cost
 from dfl_lightning.bench.study.tables.measures.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
 from dfl_lightning.bench.study.tables.measures.reach import read_reach
+from dfl_lightning.bench.study.tables.measures.window import in_window
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
 from dfl_lightning.bench.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
@@ -96,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("number", metavar="N", type=int, help="how many")
         one.add_argument("--folder", metavar="DIR", help="the study's folder; default studies/<name>")
         if name != "add-seeds":
-            help = "a part of the rounds, for example 0.1: separate cells, marked in every table"
+            help = "a part of the rounds, such as 0.1: separate cells"
             one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
         if name in ("run", "tune"):
             help = "cells at a time; default 1, with --slurm no limit"
@@ -116,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
         if name == "table":
             formats = ("markdown", "csv", "latex", "png")
-            help = "default: a table for people on a terminal, markdown in files and pipes"
+            help = "default: markdown, on a terminal a table to read"
             one.add_argument("--format", choices=formats, help=help)
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
             one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv instead of the score")
@@ -124,8 +125,12 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--reach", metavar="90", type=float, help=help)
             help = "the score at equal seconds, bytes or trainings"
             one.add_argument("--at-equal", metavar="COST", choices=COSTS, help=help)
-            one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
-            one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
+            help = "of the column: last (default), mean or sum"
+            one.add_argument("--over-rounds", metavar="HOW", choices=OVER_ROUNDS, help=help)
+            one.add_argument("--after", metavar="ROUND", type=int, help="of the column: its mean after this round")
+            one.add_argument("--until", metavar="ROUND", type=int, help="of the column: its mean up to this round")
+            help = "of the column: higher or lower; default: the task's"
+            one.add_argument("--better", metavar="SIDE", choices=BETTER, help=help)
             one.add_argument("--out", metavar="FILE", help="default the terminal; of a png the study's folder")
         if name == "rounds":
             help = "a column of metrics.csv, once for each; default all columns of evaluations"
@@ -332,6 +337,7 @@ def table(words: argparse.Namespace) -> int:
     reach = None if words.reach is None else read_reach(words.reach)
     at_equal = None if words.at_equal is None else read_equal_cost(words.at_equal)
     measure = measure_of(words.score, words.number, words.over_rounds, words.better, reach, at_equal)
+    measure = in_window(measure, words.after, words.until, words.over_rounds)
     _, plan = _plan(words)
     _print_table(plan, measure, words.format, words.out)
     return 0

@@ -167,7 +167,7 @@ class Measure:
             if value is None:  # JSON has neither infinity nor NaN
                 return math.nan if numbers.get("not_finite") and self.key in numbers else None
             return self.factor * float(value)
-        rows = [] if run is None else read_metrics(run / "metrics.csv")
+        rows = self.rows(run)
         if self.key.startswith(EVALUATED):  # an evaluated round without a value had one that is not finite
             rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
         else:
@@ -176,6 +176,10 @@ class Measure:
             return None
         over_rounds = OVER_ROUNDS[self.over_rounds][0]
         return self.factor * float(over_rounds([float(row.get(self.key) or math.nan) for row in rows]))
+
+    def rows(self, run: Path | None) -> list[dict[str, str]]:
+        """Return the lines of a run's metrics.csv that count for a column; there are none without a run."""
+        return [] if run is None else read_metrics(run / "metrics.csv")
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise if a run does not log this number, before it is trained.
