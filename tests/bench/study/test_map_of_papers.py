@@ -36,6 +36,7 @@ def cut_down(content):
     content["published"] = {
         row: {column: of[column]} for row, of in (content.get("published") or {}).items() if column in of
     }
+    content.pop("published_numbers", None)
     return content
 
 

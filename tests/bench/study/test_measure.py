@@ -191,6 +191,14 @@ def test_unlogged_number_is_refused_before_the_first_cell(words, study_of, in_th
     assert "did you mean 'neighbour_precision'" in capsys.readouterr().err
 
 
+def test_unlogged_published_number_is_refused_before_the_first_cell(study_of, in_this_process, capsys):
+    numbers = {"neighbour_recal": {"Local": {"IID": 50}}, "neighbours": {"Gossip": {"IID": 2}}}
+    file = study_of(columns={"IID": {}}, published_numbers=numbers)
+    with in_this_process():
+        assert command.main(["run", str(file), "--explain"]) == 2
+    assert "Local, IID: number: no policy or monitor of this run logs 'neighbour_recal'" in capsys.readouterr().err
+
+
 ROTATED = {"data": {"partition": {"class_path": "RotatedClusters", "init_args": {"degrees": [0, 90]}}}}
 
 

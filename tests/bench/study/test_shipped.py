@@ -101,6 +101,23 @@ def test_published_numbers_are_those_of_the_papers(name, row, column, mean, sd):
     assert (published.mean, published.sd) == (mean, sd)
 
 
+def test_table_3_of_panm_has_precision_and_recall_as_printed():
+    printed = """
+        PENS 100 70.83±4.17 59.75±5.08 59.18±2.04 66.67±4.17 52.78±8.67
+        PANMLoss 100 100 68.19±28.12 74.15±32.42 48.61±13.39 62.50±31.46
+        PANMGrad 100 83.33±28.87 100 100 94.44±6.36 98.61±2.41
+    """
+    study, places = read_study_file("panm_table3"), ["swap(2)", "swap(4)", "rotation(4)"]
+    precision, recall = (study.published_numbers[f"matched_{name}"] for name in ("precision", "recall"))
+    lines = [line.split() for line in printed.strip().splitlines()]
+    assert {line[0] for line in lines} == set(precision) == set(recall)
+    for row, *texts in lines:
+        found = [precision[row][column] for column in places] + [recall[row][column] for column in places]
+        for number, text in zip(found, texts, strict=True):
+            mean, _, sd = text.partition("±")
+            assert (number.mean, number.sd) == (float(mean), float(sd) if sd else None)
+
+
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "dpfl_table4"])  # of one seed
 def test_every_published_number_has_the_deviation_that_its_paper_prints(name):
     for row, columns in read_study_file(name).published.items():

@@ -24,6 +24,12 @@ from dfl_lightning.utils.errors import UserError
         ({"accuracy": "acc_last"}, r"unknown key 'accuracy' \(keys: name, base, .*, score, number,"),
         ({"published": {"Gosip": {"IID": 3}}}, r"published: there is no row 'Gosip'; did you mean 'Gossip'\?"),
         ({"published": {"Local": {"IDD": 3}}}, r"published: Local: there is no column 'IDD'; did you mean 'IID'\?"),
+        ({"published_numbers": 3}, r"published_numbers is a mapping of columns of metrics.csv to what published holds"),
+        (
+            {"published_numbers": {"recall": {"Gosip": {"IID": 3}}}},
+            r"published_numbers: recall: there is no row 'Gosip'",
+        ),
+        ({"published_numbers": {"recall": {"Local": {"IID": "x"}}}}, r"recall: Local: IID: 'x' is not a number"),
         ({"published": {"Local": {"IID": "84.3±.4"}}}, r"'84.3±.4' is not a number \(accuracies: in percent\); give"),
         ({"cells": {"Local": {"IDD": None}}}, "cells: Local: there is no column 'IDD'"),
     ],

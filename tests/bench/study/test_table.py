@@ -191,6 +191,28 @@ def test_table_of_another_number_omits_published_ones(filled, tmp_path):
     assert not any("without the published" in note for note in same.notes)
 
 
+def test_published_numbers_of_other_columns_stand_in_their_own_table(filled, tmp_path):
+    others = {"recall": {"Gossip": {"IID": [30.5, 2]}, "Local": {"IID": 10}}, "precision": {"Local": {"rotated": 99}}}
+    plan = filled(ACCURACIES, published={"Gossip": {"IID": 81.0}}, published_numbers=others)
+    for file in tmp_path.rglob("metrics.csv"):
+        file.write_text("round,test_acc,recall,precision\n0,0.7,40,90\n1,0.7,25.5,80\n")
+    recall = make_table(plan, Measure("recall", "last"))
+    found = {
+        key: place.published and (place.published.mean, place.published.sd) for key, place in recall.places.items()
+    }
+    assert {key: value for key, value in found.items() if value} == {
+        ("Gossip", "IID"): (30.5, 2.0),
+        ("Local", "IID"): (10.0, None),
+    }
+    assert "| Gossip | **25.5 ± 0** [30.5, −5.00] |" in formats.markdown(recall)
+    assert make_table(plan, Measure("precision", "last")).places["Local", "rotated"].published.mean == 99
+    assert make_table(plan).places["Gossip", "IID"].published.mean == 81
+    for other in (Measure("recall", "mean"), Measure("recal", "last")):  # not what is published
+        table = make_table(plan, other)
+        assert not any(place.published for place in table.places.values())
+        assert any("without the published numbers" in note for note in table.notes)
+
+
 @pytest.mark.parametrize("harm", ["missing", "cut off"])
 def test_cell_with_an_unreadable_split_is_named_with_remedy(harm, filled):
     plan = filled(ACCURACIES)

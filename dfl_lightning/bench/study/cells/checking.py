@@ -32,7 +32,7 @@ def lacking_data(plan: Plan) -> dict[str, str]:
 
     Raises:
         UserError: dfl-fit refuses a row or a column, which the sentence names; or its runs do not log the number that
-            the table compares.
+            the table compares, or one that `published_numbers` has for it.
     """
     lacking: dict[str, str] = {}
     rows: set[str] = set()
@@ -44,7 +44,9 @@ def lacking_data(plan: Plan) -> dict[str, str]:
                 continue
             if state.run is None or state.other_code:
                 try:
-                    plan.study.measure.check(outline_of(cell.config, common).columns)
+                    logged = outline_of(cell.config, common).columns
+                    for measure in plan.study.measures_of(cell.row, cell.column):
+                        measure.check(logged)
                 except MissingData as error:
                     lacking[cell.data] = str(error)
                     continue

@@ -20,7 +20,7 @@ KIND = "configs/studies"
 
 KEYS = (
     *("name", "base", "rows", "columns", "cells", "seeds", "exclude", "score", "number", "published"),
-    *("note", "tune"),
+    *("published_numbers", "note", "tune"),
 )
 MISSING = "not_in_library"
 """Key of a row or column whose method or data the library lacks; its value says what is missing."""
@@ -57,6 +57,7 @@ class Study:
         seeds: the replications.
         measure: what is compared.
         published: by row and column.
+        published_numbers: what is published about other columns of metrics.csv, by its column, then by row and column.
         note: a sentence for every caption.
         tune: options to be tuned before the table is made; None: all options are given.
         exclude: cells that are left out of the table.
@@ -72,6 +73,7 @@ class Study:
     seeds: list[int]
     measure: Measure
     published: dict[str, dict[str, Published]] = field(default_factory=dict)
+    published_numbers: dict[str, dict[str, dict[str, Published]]] = field(default_factory=dict)
     note: str = ""
     tune: Tune | None = None
     exclude: tuple[Exclusion, ...] = ()
@@ -101,6 +103,21 @@ class Study:
     def missing(self, row: str, column: str) -> str:
         """Return what the library lacks for this row or column; empty if nothing."""
         return str(self.rows[row].get(MISSING) or self.columns[column].get(MISSING) or "")
+
+    def published_as(self, measure: Measure) -> dict[str, dict[str, Published]]:
+        """Return what is published about a measure, by row and column; empty if nothing is.
+
+        Numbers of columns of metrics.csv are those of the last round that has them.
+        """
+        if measure.is_like(self.measure):
+            return self.published
+        others = (numbers for name, numbers in self.published_numbers.items() if measure.is_like(Measure(name, "last")))
+        return next(others, {})
+
+    def measures_of(self, row: str, column: str) -> list[Measure]:
+        """Return what is compared in a place of the table: the study's measure, and columns with published numbers."""
+        others = (name for name, numbers in self.published_numbers.items() if column in numbers.get(row, {}))
+        return [self.measure, *(Measure(name, "last") for name in others)]
 
     def layers(self, row: str, column: str) -> list[Layer]:
         """Return the settings of a row and column; later ones override earlier ones."""
@@ -134,7 +151,8 @@ def read_study_file(name: str | Path) -> Study:
         cells=_cells(path, content.get("cells") or {}, rows, columns),
         seeds=seeds,
         measure=read_measure(content, str(path)),
-        published=_published(path, content.get("published") or {}, rows, columns),
+        published=_published(path, "published", content.get("published") or {}, rows, columns),
+        published_numbers=_published_numbers(path, content.get("published_numbers") or {}, rows, columns),
         note=str(content.get("note") or ""),
         tune=read_tune(path, content.get("tune"), rows, columns, seeds),
         exclude=read_exclude(path, content.get("exclude"), rows, columns),
@@ -175,16 +193,27 @@ def _cells(
     return found
 
 
-def _published(
+def _published_numbers(
     path: Path, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
+) -> dict[str, dict[str, dict[str, Published]]]:
+    key = "published_numbers"
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path}: {key} is a mapping of columns of metrics.csv to what published holds, not {content!r}"
+        )
+    return {str(name): _published(path, f"{key}: {name}", of, rows, columns) for name, of in content.items()}
+
+
+def _published(
+    path: Path, key: str, content: Any, rows: Mapping[str, Layer], columns: Mapping[str, Layer]
 ) -> dict[str, dict[str, Published]]:
     found: dict[str, dict[str, Published]] = {}
-    for row, column, value in _by_place(path, "published", content, rows, columns):
+    for row, column, value in _by_place(path, key, content, rows, columns):
         numbers = value if isinstance(value, list) else [value]
         valid = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
         if not valid or len(numbers) not in (1, 2):
             raise UserError(
-                f"{path}: published: {row}: {column}: {value!r} is not a number (accuracies: in percent); give 84.3, "
+                f"{path}: {key}: {row}: {column}: {value!r} is not a number (accuracies: in percent); give 84.3, "
                 "or [84.3, 0.4] with its standard deviation"
             )
         found.setdefault(row, {})[column] = Published(*(float(number) for number in numbers))

@@ -219,10 +219,11 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     """
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     measure = measure or plan.study.measure.where_validated(are_validated(list(states.values())))
+    published = plan.study.published_as(measure)
     without = ""
-    if plan.study.published and not measure.is_like(plan.study.measure):
-        plan = replace(plan, study=replace(plan.study, published={}))
+    if plan.study.published and not published:
         without = f"without the published numbers, which are not {measure.name}"
+    plan = replace(plan, study=replace(plan.study, published=published))
     done = [state for state in states.values() if state.is_done]
     measures = _measures(plan, done, measure)
     if isinstance(measure, RoundsToReach):
