@@ -171,9 +171,11 @@ SECTIONS = dict(re.findall(r"^### ([\w+-]+) \(.*?\)\n(.*?)(?=^##)", PAGE, re.MUL
 
 
 def numbers_of(cell):
-    """Expand `figures 8 to 11` to ("figure", [8, 9, 10, 11])."""
-    kind, first, last = re.fullmatch(r"(figure|table)s? (\d+)(?: (?:to|and) (\d+))?", cell).groups()
-    return kind, range(int(first), int(last or first) + 1)
+    """Expand `figures 8 to 11` to ("figure", [8, 9, 10, 11]); of the parts of a figure, (a) stands for it."""
+    kind, first, last, part = re.fullmatch(
+        r"(figure|table)s? (\d+)(?: (?:to|and) (\d+))?(?: \(([a-z])\))?", cell
+    ).groups()
+    return kind, range(int(first), int(last or first) + 1) if part in (None, "a") else []
 
 
 @pytest.mark.parametrize("paper", PAPERS)
