@@ -108,7 +108,7 @@ def set_up(number, engine, root, processes=1):
     if draw.random() < 0.4:
         policies.append(draw.choice((cb.Bernoulli(0.3), cb.ExactCount(0.4), cb.Markov(0.3, 2.0))))
         if draw.random() < 0.5:
-            policies.append(draw.choice((cb.FDMS(), cb.Stale())))
+            policies.append(draw.choice((cb.FDMS(similarity=("cosine", "distance")[number % 2]), cb.Stale())))
     graph = draw.choice((nx.complete_graph(m), nx.cycle_graph(m), nx.gnp_random_graph(m, 0.6, seed=number)))
     trainer = DFLTrainer(
         max_rounds=3,
