@@ -11,7 +11,7 @@ import scipy.stats
 
 from dfl_lightning.bench.stats.statistics import least_replications, pairs_among
 from dfl_lightning.bench.study.command import make_parser
-from dfl_lightning.bench.study.file.study_file import KIND
+from dfl_lightning.bench.study.file.study_file import KIND, read_study_file
 from dfl_lightning.bench.study.tables.measures.equal_cost import COSTS, read_equal_cost
 from dfl_lightning.bench.study.tables.measures.measure import SCORES, Measure
 from dfl_lightning.bench.study.tables.received import HEADING
@@ -117,6 +117,37 @@ def test_pages_claim_no_tests_with_too_few_seeds(name):
             for column, *_, needed in lines:
                 pairs = pairs_among(columns.count(column) + 1)
                 assert not needed.isdigit() or int(needed) >= least_replications(pairs)
+
+
+# --- captions ---------------------------------------------------------------------------------------------------------
+BEFORE = {"dpfl_figure4_small": set(), "dpfl_table1_small": {"budget 0.05 N"}}
+"""Pages of cells from before these studies kept optimizers, and what their notes name of rows without such cells."""
+
+
+def study_of(page):
+    """Read the study of a page; a page of another equal cost has the study's name and the cost's."""
+    name, _, cost = page.rpartition("_")
+    return read_study_file(name if cost in COSTS else page)
+
+
+def caption(page):
+    """Return the list below a page's first table of numbers, in one line."""
+    text = (DOCS / f"results/{page}.md").read_text(encoding="utf-8")
+    lists = [" ".join(block.split()) for block in re.findall(r"(?:^(?:- |  ).*\n)+", text, re.MULTILINE)]
+    return next(words for words in lists if "(each a split and first models" in words)
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURED if name not in BEFORE])
+def test_caption_has_the_note_of_its_study(name):
+    note = " ".join(study_of(name).note.split())
+    assert f" - {note} - " in caption(name)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_caption_of_a_former_study_names_what_is_published(name):
+    [entries] = re.findall(r"optimizers begin anew in each round; published: (.*?) - ", caption(name))
+    published = study_of(name).note.rpartition("published: ")[2].split(" / ")
+    assert set(entries.split(" / ")) == set(published) - BEFORE[name]
 
 
 # --- what is judged ---------------------------------------------------------------------------------------------------
