@@ -47,3 +47,28 @@ def in_words(entries: Iterable[Mapping[str, Any] | None]) -> str:
         counts = " or ".join(map(str, sorted(numbers)))
         parts.append(f"{kind}, {counts} thread{'s' * (max(numbers) > 1)}")
     return "; ".join(parts)
+
+
+def where_made(entries: Iterable[Mapping[str, Any] | None]) -> str:
+    """Say where some runs were computed, as the end of a sentence; runs without an entry are counted.
+
+    Args:
+        entries: the entry `processor` of each run's summary.json; None if it was not recorded.
+
+    Examples:
+        >>> where_made([None, None])
+        '; the processor was not recorded'
+        >>> one = {"machine": "x86_64", "capability": "AVX2", "kernels": ["MKL"], "threads": 1}
+        >>> where_made([one, one])
+        ' on x86_64 AVX2 with MKL, 1 thread'
+        >>> where_made([one, None, None])
+        ' on x86_64 AVX2 with MKL, 1 thread; that of 2 of 3 cells was not recorded'
+        >>> where_made([])
+        ''
+    """
+    all_entries = list(entries)
+    unknown = sum(not entry for entry in all_entries)
+    words = in_words(all_entries)
+    if not words:
+        return "; the processor was not recorded" * bool(unknown)
+    return f" on {words}" + f"; that of {unknown} of {len(all_entries)} cells was not recorded" * bool(unknown)

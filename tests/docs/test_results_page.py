@@ -150,6 +150,12 @@ def test_caption_of_a_former_study_names_what_is_published(name):
     assert set(entries.split(" / ")) == set(published) - BEFORE[name]
 
 
+@pytest.mark.parametrize("name", MEASURED)
+def test_pages_name_the_processor_or_its_lack(name):
+    made = re.search(r"made: .* of training(.*)", caption(name))[1]
+    assert made.startswith((" on x86_64 ", "; the processor was not recorded"))
+
+
 # --- what is judged ---------------------------------------------------------------------------------------------------
 def numbers_of_seeds(cell):
     return dict(part.split(":") for part in cell["seeds"].split())

@@ -51,7 +51,7 @@ def test_markdown_has_mean_spread_and_published_numbers(filled):
     assert "Kendall's tau of the published and the measured order of the rows: IID 1.00 (2 rows)" in text
     assert "cells without a number: 2 waiting" in text
     assert "torch 2.9; commit abc" in text
-    assert "6 cells in 0:48 of training" in text
+    assert "6 cells in 0:48 of training; the processor was not recorded" in text
 
 
 def test_clear_difference_has_no_mark_and_few_seeds_no_star(filled):

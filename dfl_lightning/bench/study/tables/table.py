@@ -40,7 +40,7 @@ from dfl_lightning.bench.study.tables.measures.validated import are_validated
 from dfl_lightning.bench.study.tables.pairing import Unlike, sentences, unlike
 from dfl_lightning.bench.study.tables.received import ABOUT, HEADING, RoundTraffic, in_words, received_by
 from dfl_lightning.bench.study.tables.unequal import sentences as about_conditions
-from dfl_lightning.runs.processor import in_words as processors_in_words
+from dfl_lightning.runs.processor import where_made
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted, enumerated
 
@@ -478,10 +478,10 @@ _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
 
 
 def _made(done: list[CellState]) -> str:
-    seconds = {s.cell.folder: s.seconds or 0.0 for s in done}  # a cell may have several places in the table
-    trained = f"{counted(len(seconds), 'cell')} in {as_time(sum(seconds.values()))} of training"
-    where = processors_in_words(s.summary.get("processor") for s in done)
-    return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}" + f" on {where}" * bool(where)
+    cells = {s.cell.folder: s for s in done}.values()  # a cell may have several places in the table
+    trained = f"{counted(len(cells), 'cell')} in {as_time(sum(s.seconds or 0.0 for s in cells))} of training"
+    where = where_made(s.summary.get("processor") for s in cells)
+    return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}{where}"
 
 
 def _of_agreement(plan: Plan, agreements: Mapping[str, Agreement]) -> Iterator[str]:
