@@ -14,7 +14,7 @@ from dfl_lightning.bench.study.command import make_parser
 from dfl_lightning.bench.study.file.study_file import KIND, read_study_file
 from dfl_lightning.bench.study.tables.measures.equal_cost import COSTS, read_equal_cost
 from dfl_lightning.bench.study.tables.measures.measure import SCORES, Measure
-from dfl_lightning.bench.study.tables.received import HEADING
+from dfl_lightning.bench.study.tables.received import HEADING, RoundTraffic, in_words
 from dfl_lightning.utils.storage.shipped_files import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -107,6 +107,75 @@ def test_numbers_of_tables_follow_from_their_rounds(name):
             assert 100 * reduce(numbers) == pytest.approx(float(value), rel=1e-12)
             seen.add(place)
     assert seen <= set(rounds)
+
+
+# --- what pages say of rounds -----------------------------------------------------------------------------------------
+def over_seeds(name, column, reduce):
+    """Reduce a column's rounds in each run, and take the mean over seeds, by row and column of the table."""
+    runs = {}
+    with (DOCS / f"results/rounds/{name}.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if line[column]:
+                runs.setdefault((line["row"], line["column"], line["seed"]), []).append(float(line[column]))
+    by_place = {}
+    for (row, place, _), values in runs.items():
+        by_place.setdefault((row, place), []).append(reduce(values))
+    return {key: statistics.fmean(values) for key, values in by_place.items()}
+
+
+def last(values):
+    return values[-1]
+
+
+def test_rounds_have_afinds_neighbours_with_noise():
+    chosen = over_seeds("afind_table4_small", "neighbours", statistics.fmean)
+    own = over_seeds("afind_table4_small", "neighbour_precision", statistics.fmean)
+    for row, column in chosen:
+        mixed, share = ("11", "45") if row == "sigma = 0" else ("23", "22")
+        assert (f"{chosen[row, column]:.0f}", f"{100 * own[row, column]:.0f}") == (mixed, share)
+
+
+def test_rounds_have_the_neighbours_of_ones_own_cluster():
+    mixed = over_seeds("claims_panm_swaps", "neighbour_precision", last)
+    precision, recall = (over_seeds("claims_panm_swaps", f"matched_{name}", last) for name in ("precision", "recall"))
+    in_percent = {place: round(100 * share, 1) for place, share in mixed.items()}
+    assert in_percent["PANMLoss", "swap(4)"] == 100
+    assert in_percent["PANMGrad", "swap(4)"] == 99.7
+    assert [in_percent[row, "swap(2)"] for row in ("PENS", "Random", "FixTopology")] == [64.5, 47.8, 47.5]
+    assert [in_percent[row, "swap(4)"] for row in ("PENS", "Random", "FixTopology")] == [40.2, 20.2, 20.0]
+    lists = {place for place in precision if place[0].startswith("PANM")}
+    assert min(precision[place] for place in lists) == pytest.approx(0.998, abs=5e-4)
+    assert [round(100 * side(recall[place] for place in lists)) for side in (min, max)] == [67, 88]
+
+
+def test_rounds_have_the_clients_of_each_server():
+    even = set()
+    with (DOCS / "results/rounds/claims_panm_servers.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if (line["row"], line["column"], line["round"]) == ("IFCA c = 4", "quarter turns", "19"):
+                clients = [int(line[f"server_{server}_clients"]) for server in range(4)]
+                assert sum(clients) == 20
+                even |= {line["seed"]} if clients == [5, 5, 5, 5] else set()
+    assert even == {"1", "2", "4"}
+
+
+@pytest.mark.parametrize("name", ["claims_afind_table1", "claims_afind_table2", "claims_afind_table3"])
+def test_rounds_have_what_a_client_receives(name):
+    page = (DOCS / f"results/{name}.md").read_text(encoding="utf-8")
+    models, size = (over_seeds(name, f"{what}_received", statistics.fmean) for what in ("models", "bytes"))
+    [(_, lines)] = [table for table in tables(page) if table[0][-1] == HEADING]
+    for row, *_, received in lines:
+        assert received == in_words(RoundTraffic(models[place], size[place]) for place in models if place[0] == row)
+
+
+def test_rounds_have_how_many_models_afind_mixes():
+    mixed = over_seeds("claims_afind_table1", "neighbours", statistics.fmean)
+    assert round(mixed["AFIND+", "everything shared"], 1) == 7.7
+    parts = over_seeds("claims_afind_table2", "neighbours", statistics.fmean)
+    assert round(parts["+ Boltzmann, 3 in reach", "two classes"], 1) == 2.3
+    for row in ("as printed, nu 0.2", "as printed, own model mixed"):
+        first, final = (over_seeds("claims_afind_table2", "neighbours", each) for each in (lambda v: v[0], last))
+        assert (first[row, "two classes"], round(final[row, "two classes"])) == (15, 1)
 
 
 @pytest.mark.parametrize("name", MEASURED)
