@@ -20,6 +20,9 @@ _GROUPS = {
 
 The summary of a run that was started from Python lists policies without their groups."""
 
+_NOT_A_USERS = ("dfl_lightning.", "torch.")
+"""Beginnings of import paths of classes that are not a user's own."""
+
 
 def base_name(run: Run) -> str:
     """Name the method of a run by its policies, objective or topology.
@@ -36,7 +39,8 @@ def base_name(run: Run) -> str:
     if not drops_out:  # no update has to be replaced, so a substitution has no effect
         named["substitution"] = ""
     if chosen["selection"] not in ("", "Gossip"):
-        named["selection"] = (named["selection"] or chosen["selection"]) + named["threshold"]
+        is_own = class_of(chosen["selection"]) is None
+        named["selection"] = (named["selection"] or chosen["selection"]) + named["threshold"] * (not is_own)
     addition = named["objective"] or named["prediction"]
     neighbours = named["selection"] or named["substitution"]
     robust = getattr(class_of(chosen["aggregation"]), "against_adversaries", False)
@@ -70,14 +74,32 @@ def is_local(run: Run) -> bool:
     return selects_none or not run.diverged.get("client", np.array([])).size
 
 
+def class_name(path: str) -> str:
+    """Return the short name of a class; with its module if it is a user's own and the library has one of that name.
+
+    Args:
+        path: import path; without a dot it is a name of this library.
+
+    Examples:
+        >>> class_name("dfl_lightning.callbacks.AFIND"), class_name("AFIND"), class_name("torch.optim.SGD")
+        ('AFIND', 'AFIND', 'SGD')
+        >>> class_name("mine.Ours"), class_name("mine.AFIND"), class_name("mine.Ditto")
+        ('Ours', 'mine.AFIND', 'mine.Ditto')
+    """
+    module, _, name = path.rpartition(".")
+    is_own = bool(module) and not f"{module}.".startswith(_NOT_A_USERS)
+    return path if is_own and class_of(name) is not None else name
+
+
 def class_of(name: str) -> Any:
-    """Return the policy or objective of this library with the name.
+    """Return the policy or objective of this library with the name, as `class_name` returns it.
 
     The result is None for a user's own class, because a report does not run a user's code.
     """
     from dfl_lightning import callbacks, objectives  # imported here, because torch takes seconds to import
 
-    return getattr(callbacks, name, None) or getattr(objectives, name, None) if name else None
+    found = getattr(callbacks, name, None) or getattr(objectives, name, None) if name else None
+    return found if isinstance(found, type) else None
 
 
 def _selects_all(run: Run) -> bool:
@@ -105,7 +127,7 @@ def _class_names(value: Any) -> list[str]:
     """List the class names in a group of a config: a class path, a mapping, or a list of these."""
     values = value if isinstance(value, list) else [value]
     paths = (v if isinstance(v, str) else v.get("class_path", "") if isinstance(v, dict) else "" for v in values)
-    return [str(path).rpartition(".")[2] for path in paths if path]
+    return [class_name(str(path)) for path in paths if path]
 
 
 def _method_name(name: str) -> str:

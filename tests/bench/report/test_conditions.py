@@ -45,16 +45,16 @@ def changed(path, value):
         ("topology", "ring", ("topology", ["complete", "ring"])),
         (
             "dropout",
-            {"class_path": "x.Bernoulli", "init_args": {"rate": 0.3}},
+            {"class_path": "Bernoulli", "init_args": {"rate": 0.3}},
             ("dropouts", ["–", "Bernoulli: rate = 0.3"]),
         ),
-        ("outgoing", {"class_path": "x.SignFlip"}, ("attack or noise", ["–", "SignFlip"])),
+        ("outgoing", {"class_path": "SignFlip"}, ("attack or noise", ["–", "SignFlip"])),
         (
             "selection",
-            {"class_path": "x.DPFL", "init_args": {"initial_epochs": 10}},
+            {"class_path": "DPFL", "init_args": {"initial_epochs": 10}},
             ("further training", ["–", "DPFL initial_epochs = 10"]),
         ),
-        ("objective", {"class_path": "x.Ditto"}, ("further training", ["–", "Ditto's personal models"])),
+        ("objective", {"class_path": "Ditto"}, ("further training", ["–", "Ditto's personal models"])),
     ],
 )
 def test_each_condition_is_found_alone(path, value, expected):
@@ -64,15 +64,16 @@ def test_each_condition_is_found_alone(path, value, expected):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("objective", {"class_path": "mine.Ditto"}),  # a user's own class: what it trains is not known
         ("seed_everything", 3),
         ("trainer/default_root_dir", "b"),
         ("data/init_args/seed", 2),
         ("selection/init_args/k", 20),
         ("topology", "server"),
         ("topology", "el_local"),
-        ("outgoing", {"class_path": "x.TopK"}),
-        ("objective", {"class_path": "x.FedProx", "init_args": {"mu": 0.2, "personal_epochs": None}}),
-        ("aggregation", {"class_path": "x.Metropolis", "init_args": {"steps": 4}}),
+        ("outgoing", {"class_path": "TopK"}),
+        ("objective", {"class_path": "FedProx", "init_args": {"mu": 0.2, "personal_epochs": None}}),
+        ("aggregation", {"class_path": "Metropolis", "init_args": {"steps": 4}}),
     ],
 )
 def test_methods_seeds_and_folders_are_not_conditions(path, value):

@@ -21,10 +21,10 @@ from dfl_lightning.bench.report.page.sentences.links import about_links
 from dfl_lightning.bench.report.settings.differences import differences
 from dfl_lightning.bench.report.writing import write_page, write_report
 
-AFIND = {"class_path": "x.AFIND", "init_args": {"nu": 0.2, "k": 5, "layer": None}}
+AFIND = {"class_path": "dfl_lightning.callbacks.AFIND", "init_args": {"nu": 0.2, "k": 5, "layer": None}}
 DATA = {
-    "class_path": "x.Digits",
-    "init_args": {"partition": {"class_path": "x.Dirichlet", "init_args": {"alpha": 0.5}}},
+    "class_path": "dfl_lightning.data.Digits",
+    "init_args": {"partition": {"class_path": "dfl_lightning.data.Dirichlet", "init_args": {"alpha": 0.5}}},
 }
 
 
@@ -36,7 +36,7 @@ def test_only_differing_settings_of_methods_are_listed(tmp_path, make_run):
     first = {"selection": AFIND, "data": DATA, "model": {"local_epochs": 5, "batch_size": 16}, "topology": "complete"}
     second = {
         **first,
-        "selection": {"class_path": "x.Gossip", "init_args": {"k": 3}},
+        "selection": {"class_path": "dfl_lightning.callbacks.Gossip", "init_args": {"k": 3}},
         "model": {"local_epochs": 1, "batch_size": 16},
         "monitors": ["Fairness"],
         "trainer": {"accelerator": "gpu", "default_root_dir": "there"},
@@ -51,7 +51,7 @@ def test_nested_arguments_of_one_class_are_separate_settings(tmp_path, make_run)
     other = yaml.safe_load(yaml.safe_dump({"selection": AFIND, "data": DATA}))
     other["selection"]["init_args"]["nu"] = 0.4
     other["data"]["init_args"]["partition"]["init_args"]["alpha"] = 0.1
-    other["objective"] = {"class_path": "x.Ditto", "init_args": {"reg": 1.0}}
+    other["objective"] = {"class_path": "dfl_lightning.objectives.Ditto", "init_args": {"reg": 1.0}}
     found = differences(methods_of(tmp_path, make_run, {"selection": AFIND, "data": DATA}, other))
     assert found == {
         "selection.nu": ["0.2", "0.4"],

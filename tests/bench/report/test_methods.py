@@ -11,6 +11,7 @@ from scipy import stats
 from dfl_lightning.bench.report.charts.colours import colour_places, dash_at
 from dfl_lightning.bench.report.comparable import best_first
 from dfl_lightning.bench.report.look.theme import LIGHT
+from dfl_lightning.bench.report.method_names import base_name
 from dfl_lightning.bench.report.methods import find_methods
 from dfl_lightning.bench.report.over_seeds import over_seeds, paired, thinned
 from dfl_lightning.bench.report.page.sentences.verdict import lines, sentences
@@ -19,8 +20,8 @@ from dfl_lightning.bench.stats.statistics import paired_interval
 from dfl_lightning.runs.reading import read_run
 
 AFIND = {
-    "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.2}},
-    "threshold": {"class_path": "x.AdaptiveThreshold"},
+    "selection": {"class_path": "AFIND", "init_args": {"nu": 0.2}},
+    "threshold": {"class_path": "AdaptiveThreshold"},
 }
 
 
@@ -32,7 +33,7 @@ def test_runs_that_differ_only_in_their_seed_are_a_method(tmp_path, make_run):
 
 
 def test_methods_of_one_name_are_distinguished_by_their_settings(tmp_path, make_run):
-    other = {**AFIND, "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.4}}}
+    other = {**AFIND, "selection": {"class_path": "AFIND", "init_args": {"nu": 0.4}}}
     runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate((AFIND, other))]
     assert [m.name for m in find_methods(runs)] == ["AFIND+ (nu = 0.2)", "AFIND+ (nu = 0.4)"]
     assert [m.name for m in find_methods(runs, ["a", "a"])] == ["a"]
@@ -41,7 +42,7 @@ def test_methods_of_one_name_are_distinguished_by_their_settings(tmp_path, make_
 
 def test_name_has_the_differing_class_without_its_arguments(tmp_path, make_run):
     server = {"topology": "server", "selection": {"class_path": "Gossip", "init_args": {"k": "all"}}}
-    dropout = {"class_path": "x.GroupedCount", "init_args": {"rate": 0.5, "full_first_round": True}}
+    dropout = {"class_path": "GroupedCount", "init_args": {"rate": 0.5, "full_first_round": True}}
     configs = ({**server, "dropout": dropout}, {**server, "dropout": None, "monitors": ["Fairness"]})
     runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate(configs)]
     assert [m.name for m in find_methods(runs)] == ["FedAvg, dropped clients left out", "FedAvg"]
@@ -278,37 +279,63 @@ def test_method_with_an_infinite_loss_is_not_compared(tmp_path, make_run):
         assert drawn.note.endswith(" Clients whose loss or score is not finite are left out.") == with_broken
 
 
+# --- a user's own classes with names of the library -------------------------------------------------------------------
+OWN = [
+    ({"selection": {"class_path": "mine.AFIND"}}, "mine.AFIND"),
+    ({"selection": {"class_path": "mine.AFIND"}, "threshold": "AdaptiveThreshold"}, "mine.AFIND"),
+    ({"selection": "AFIND", "threshold": "mine.AdaptiveThreshold"}, "AFIND"),
+    ({"selection": {"class_path": "mine.Gossip", "init_args": {"k": 3}}}, "mine.Gossip"),
+    ({"selection": {"class_path": "mine.Ours"}}, "Ours"),
+    ({"selection": "dfl_lightning.callbacks.selection.afind.AFIND"}, "AFIND"),
+    ({"selection": "Gossip", "objective": {"class_path": "mine.FedProx"}}, "mine.FedProx"),
+    ({"selection": "Gossip", "aggregation": {"class_path": "mine.Median"}}, "Gossip"),
+    ({"selection": "Gossip", "outgoing": [{"class_path": "mine.TopK"}]}, "Gossip"),
+]
+
+
+@pytest.mark.parametrize(("config", "name"), OWN, ids=str)
+def test_own_class_is_not_taken_for_the_librarys(tmp_path, make_run, config, name):
+    assert base_name(read_run(make_run(tmp_path / "run", [[0.5]], config=config))) == name
+
+
+def test_own_class_is_named_with_its_module_beside_the_librarys(tmp_path, make_run):
+    paths = ["dfl_lightning.callbacks.AFIND", "mine.AFIND"]
+    configs = [{"selection": {"class_path": path}} for path in paths]
+    runs = [read_run(make_run(tmp_path / str(i), [[0.5]], config=config)) for i, config in enumerate(configs)]
+    assert sorted(method.name for method in find_methods(runs)) == ["AFIND", "mine.AFIND"]
+
+
 # --- nothing false ----------------------------------------------------------------------------------------------------
-SERVER = {"topology": "server", "selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
-ALL = {"selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
+SERVER = {"topology": "server", "selection": {"class_path": "Gossip", "init_args": {"k": "all"}}}
+ALL = {"selection": {"class_path": "Gossip", "init_args": {"k": "all"}}}
 WITHIN = {"k": "all", "within": "cluster"}
-DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
+DOWN = {"dropout": {"class_path": "GroupedCount"}}
 
 
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        ({**SERVER, **DOWN, "substitution": {"class_path": "x.FDMS"}}, "FL-FDMS"),
-        ({**SERVER, **DOWN, "substitution": {"class_path": "x.Stale"}}, "Stale"),
+        ({**SERVER, **DOWN, "substitution": {"class_path": "FDMS"}}, "FL-FDMS"),
+        ({**SERVER, **DOWN, "substitution": {"class_path": "Stale"}}, "Stale"),
         ({**SERVER, **DOWN, "substitution": None}, "FedAvg, dropped clients left out"),
-        ({**SERVER, "dropout": None, "substitution": {"class_path": "x.FDMS"}}, "FedAvg"),
-        ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.BALANCE"}}, "BALANCE"),
+        ({**SERVER, "dropout": None, "substitution": {"class_path": "FDMS"}}, "FedAvg"),
+        ({"selection": {"class_path": "Gossip"}, "aggregation": {"class_path": "BALANCE"}}, "BALANCE"),
         (
-            {"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.GeometricMedian"}},
+            {"selection": {"class_path": "Gossip"}, "aggregation": {"class_path": "GeometricMedian"}},
             "Geometric median",
         ),
-        ({**AFIND, "aggregation": {"class_path": "x.Median"}}, "AFIND+, median"),
-        ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.Uniform"}}, "Gossip"),
-        ({**AFIND, "objective": {"class_path": "x.FedProx"}}, "AFIND+ with FedProx"),
+        ({**AFIND, "aggregation": {"class_path": "Median"}}, "AFIND+, median"),
+        ({"selection": {"class_path": "Gossip"}, "aggregation": {"class_path": "Uniform"}}, "Gossip"),
+        ({**AFIND, "objective": {"class_path": "FedProx"}}, "AFIND+ with FedProx"),
         ({**SERVER, "objective": {"class_path": "user.Theirs"}}, "Theirs"),
         ({**SERVER, **DOWN, "model": {"finetune_epochs": 1}}, "FedAvg-FT, dropped clients left out"),
         ({**ALL, "topology": {"generator": "base_graph", "args": {"k": 3}}}, "Base-4 graph"),
-        ({**ALL, "topology": "el_local", "aggregation": {"class_path": "x.Median"}}, "EL-Local, median"),
-        ({**ALL, "topology": "el_local", "objective": {"class_path": "x.Ditto"}}, "Ditto"),
+        ({**ALL, "topology": "el_local", "aggregation": {"class_path": "Median"}}, "EL-Local, median"),
+        ({**ALL, "topology": "el_local", "objective": {"class_path": "Ditto"}}, "Ditto"),
         ({**ALL, "topology": "ring"}, "Gossip"),
         ({**ALL, "topology": "mine/el_local.yaml"}, "Gossip"),
-        ({"topology": "el_local", "selection": {"class_path": "x.Gossip", "init_args": {"k": 2}}}, "Gossip"),
-        ({"topology": "el_local", "selection": {"class_path": "x.Gossip", "init_args": WITHIN}}, "Gossip"),
+        ({"topology": "el_local", "selection": {"class_path": "Gossip", "init_args": {"k": 2}}}, "Gossip"),
+        ({"topology": "el_local", "selection": {"class_path": "Gossip", "init_args": WITHIN}}, "Gossip"),
     ],
     ids=str,
 )

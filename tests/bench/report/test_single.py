@@ -135,7 +135,7 @@ def test_pointing_at_a_shortened_name_says_all_settings(tmp_path, make_run, open
     named = []
     for kind in ("cosine", "distance"):
         for rate in (0.01, 0.05):
-            selection = {"class_path": "dfl.AFIND", "init_args": {"similarity": kind}}
+            selection = {"class_path": "dfl_lightning.callbacks.AFIND", "init_args": {"similarity": kind}}
             config = {"selection": selection, "model": {"optimizer": {"init_args": {"lr": rate}}}}
             named.append(str(make_run(tmp_path / f"{kind} {rate}", np.full((3, 4), rate + 0.5), config=config)))
     seen = open_page(write_report(named, tmp_path / "page.html"))

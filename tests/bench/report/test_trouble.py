@@ -111,7 +111,7 @@ def test_a_click_on_a_mark_opens_its_client(tmp_path, make_run, open_page, until
 
 
 def test_configured_dropout_is_called_so(tmp_path, make_run):
-    config = {"selection": {"class_path": "Ours"}, "dropout": {"class_path": "dfl.Bernoulli", "init_args": {"rate": 1}}}
+    config = {"selection": {"class_path": "Ours"}, "dropout": {"class_path": "Bernoulli", "init_args": {"rate": 1}}}
     dropouts = [(1, i) for i in range(5)] + [(2, 5), (2, 7)]
     run = read_run(make_run(tmp_path / "run", np.full((4, 8), 0.5), dropouts=dropouts, config=config))
     (entry,) = trouble_of_page(find_methods([run]), set())
@@ -154,16 +154,17 @@ def test_a_page_without_divergence_says_so(tmp_path, make_run):
 @pytest.mark.parametrize(
     ("config", "counted"),
     [
-        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": 2}}}, []),
-        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": 2, "redraw": False}}}, [2, 3, 4, 5]),
-        ({"selection": {"class_path": "dfl.Gossip", "init_args": {"k": "all"}}, "topology": "el_local"}, []),
-        ({"selection": {"class_path": "dfl.PANM", "init_args": {"stage_one": 3}}}, [2, 3]),
-        ({"selection": {"class_path": "dfl.PENS", "init_args": {"stage_one": 4}}}, [2, 3, 4]),
-        ({"selection": {"class_path": "dfl.PENS"}}, [2, 3, 4, 5]),  # by default stage two begins later
-        ({"selection": "dfl.Gossip"}, []),
-        ({"selection": {"class_path": "dfl.AFIND"}}, [2, 3, 4, 5]),
+        ({"selection": {"class_path": "Gossip", "init_args": {"k": 2}}}, []),
+        ({"selection": {"class_path": "Gossip", "init_args": {"k": 2, "redraw": False}}}, [2, 3, 4, 5]),
+        ({"selection": {"class_path": "Gossip", "init_args": {"k": "all"}}, "topology": "el_local"}, []),
+        ({"selection": {"class_path": "PANM", "init_args": {"stage_one": 3}}}, [2, 3]),
+        ({"selection": {"class_path": "PENS", "init_args": {"stage_one": 4}}}, [2, 3, 4]),
+        ({"selection": {"class_path": "PENS"}}, [2, 3, 4, 5]),  # by default stage two begins later
+        ({"selection": "Gossip"}, []),
+        ({"selection": {"class_path": "AFIND"}}, [2, 3, 4, 5]),
+        ({"selection": {"class_path": "mine.Gossip", "init_args": {"k": 2}}}, [2, 3, 4, 5]),
         ({"selection": {"class_path": "mine.Own", "init_args": {"stage_one": 3}}}, [2, 3, 4, 5]),
-        ({"selection": {"class_path": "dfl.AFIND"}, "topology": {"generator": "small_world", "every": 2}}, []),
+        ({"selection": {"class_path": "AFIND"}, "topology": {"generator": "small_world", "every": 2}}, []),
     ],
 )
 def test_links_that_are_drawn_anew_are_no_trouble(tmp_path, make_run, make_links, config, counted):
@@ -177,7 +178,7 @@ def test_methods_whose_new_links_are_not_counted_are_named(tmp_path, make_run, m
     policies = {"Draws": ("Gossip", {"k": 2}), "PANM": ("PANM", {"stage_one": 3}), "Learns": ("AFIND", {})}
     runs = []
     for name, (policy, arguments) in policies.items():
-        config = {"selection": {"class_path": f"dfl.{policy}", "init_args": arguments}}
+        config = {"selection": {"class_path": policy, "init_args": arguments}}
         runs.append(f"{name}={make_run(tmp_path / name, np.full((5, CLIENTS), 0.5), links, config=config)}")
     text = write_report(runs, tmp_path / "page.html").read_text()
     said = "Not counted as new are the links of Draws and PANM (from round 4 on), where neighbours are drawn anew"

@@ -13,9 +13,9 @@ from dfl_lightning.bench.report.watch.settings import SettingsReader, flat
 
 CONFIG = {
     "seed_everything": 3,
-    "selection": {"class_path": "x.Gossip", "init_args": {"k": 5, "within": None}},
+    "selection": {"class_path": "dfl_lightning.callbacks.Gossip", "init_args": {"k": 5, "within": None}},
     "model": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "nesterov": False}}},
-    "monitors": [{"class_path": "x.Fairness"}, "x.Time"],
+    "monitors": [{"class_path": "dfl_lightning.callbacks.Fairness"}, "x.Time"],
     "code": {"mine": "abc"},
 }
 
@@ -63,6 +63,13 @@ def test_a_row_has_summary_and_settings(tmp_path, make_run):
         "model.optimizer.nesterov": "false",
         "monitors": "Fairness, x.Time",
     }
+
+
+def test_own_class_with_a_shipped_name_keeps_its_module(tmp_path, make_run):
+    for path in ("mine.Gossip", "mine.Ours", "dfl_lightning.callbacks.Gossip"):
+        make_run(tmp_path / path, [[0.4]], config={"selection": {"class_path": path}})
+    rows = looked(Collection([tmp_path]))
+    assert sorted(row["selection"] for row in rows.values()) == ["Gossip", "Ours", "mine.Gossip"]
 
 
 def test_parts_of_configs_say_what_the_whole_says():

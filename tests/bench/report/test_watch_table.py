@@ -20,7 +20,7 @@ def served(tmp_path, make_run, monkeypatch):
     """Serve twelve runs of three numbers of neighbours with four seeds, and one with a hostile name."""
     for k in (2, 5, 10):
         for seed in range(4):
-            config = {"selection": {"class_path": "x.Gossip", "init_args": {"k": k}}, "topology": "complete"}
+            config = {"selection": {"class_path": "Gossip", "init_args": {"k": k}}, "topology": "complete"}
             make_run(tmp_path / f"k{k}" / str(seed), [[0.5 + k / 100 + seed / 1000]], seed=seed, config=config)
     make_run(tmp_path / HOSTILE, [[0.1]], config={"selection": {"class_path": HOSTILE}})
     monkeypatch.setattr(serving, "_read", lambda collection: collection.refresh())

@@ -16,6 +16,7 @@ from dfl_lightning.bench.report.attack import attacks
 from dfl_lightning.bench.report.charts.reasons import similarity_bounds, similarity_rounds, stood_in_for
 from dfl_lightning.bench.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.bench.report.costs import COSTS, SIMULATED, TRAININGS
+from dfl_lightning.bench.report.method_names import class_name
 from dfl_lightning.bench.report.methods import Method, is_finished, seed_of
 from dfl_lightning.bench.report.over_seeds import last_scores
 from dfl_lightning.bench.report.page.clients import with_links
@@ -491,7 +492,7 @@ def _add_dropouts(collected: Collected, method: Method, number: int, group: Sequ
 def _compared(run: Run) -> str:
     """Name the policies of a run that compare clients, for the note on its similarities; empty if they are unknown."""
     groups = [run.config.get(name) for name in ("selection", "substitution", "aggregation")]
-    paths = [str(group.get("class_path", "")).rpartition(".")[2] for group in groups if isinstance(group, dict)]
+    paths = [class_name(str(group.get("class_path", ""))) for group in groups if isinstance(group, dict)]
     options = [
         f"{key} = {value}"
         for group in groups

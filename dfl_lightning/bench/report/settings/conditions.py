@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from dfl_lightning.bench.report.method_names import class_name
 from dfl_lightning.bench.report.settings.differences import differing, words
 
 TRAINING = ("selection", "objective", "prediction")
@@ -166,7 +167,7 @@ def _policies(value: Any) -> list[Any]:
 
 def _class_name(policy: Any) -> str:
     path = policy.get("class_path") if isinstance(policy, Mapping) else policy
-    return str(path).rpartition(".")[2]
+    return class_name(str(path))
 
 
 def _without(value: Any, keys: Collection[str]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dfl_lightning.bench.report.method_names import class_name
 from dfl_lightning.bench.report.methods import Method, settings_of, sources_of_run
 from dfl_lightning.bench.report.settings.words import place_of
 from dfl_lightning.runs.reading import Run
@@ -85,10 +86,12 @@ def words(value: Any) -> str:
         value: a class with arguments is written with its short name.
 
     Examples:
-        >>> words({"class_path": "x.AFIND", "init_args": {"nu": 0.2, "rule": "ratio", "layer": None}})
-        'AFIND: nu = 0.2, rule = ratio'
-        >>> words({"class_path": "x.Gossip"}), words(None), words([0, 90]), words(True)
-        ('Gossip', '–', '0, 90', 'true')
+        >>> words({"class_path": "dfl_lightning.callbacks.AFIND", "init_args": {"nu": 0.2, "layer": None}})
+        'AFIND: nu = 0.2'
+        >>> words({"class_path": "Gossip"}), words({"class_path": "mine.Gossip"}), words({"class_path": "mine.Ours"})
+        ('Gossip', 'mine.Gossip', 'Ours')
+        >>> words(None), words([0, 90]), words(True)
+        ('–', '0, 90', 'true')
     """
     if value is None:
         return _ABSENT
@@ -102,4 +105,4 @@ def words(value: Any) -> str:
     listed = ", ".join(f"{key} = {words(inner)}" for key, inner in arguments.items() if inner is not None)
     if "class_path" not in value:
         return listed
-    return ": ".join(part for part in (str(value["class_path"]).rpartition(".")[2], listed) if part)
+    return ": ".join(part for part in (class_name(str(value["class_path"])), listed) if part)

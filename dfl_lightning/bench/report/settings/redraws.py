@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from dfl_lightning.bench.report.method_names import class_of
+from dfl_lightning.bench.report.method_names import class_name, class_of
 
 
 def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
@@ -24,6 +24,7 @@ def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
         >>> drawn_anew_from({"selection": {"class_path": "PANM", "init_args": {"stage_one": 20}}})
         20
         >>> drawn_anew_from({"selection": {"class_path": "AFIND"}})
+        >>> drawn_anew_from({"selection": {"class_path": "mine.Gossip", "init_args": {"k": 3}}})
     """
     from dfl_lightning.callbacks import Selection  # imported here, because torch takes seconds to import
     from dfl_lightning.topology import moves  # the same for networkx
@@ -33,7 +34,7 @@ def drawn_anew_from(config: Mapping[str, Any]) -> int | None:
     chosen = config.get("selection")
     if not isinstance(chosen, Mapping):
         chosen = {"class_path": chosen}
-    selection = class_of(str(chosen.get("class_path") or "").rpartition(".")[2])
+    selection = class_of(class_name(str(chosen.get("class_path") or "")))
     if selection is None or not issubclass(selection, Selection):
         return None
     defaults = {name: option.default for name, option in signature(selection).parameters.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfl_lightning.bench.report.comparable import comparable
-from dfl_lightning.bench.report.method_names import base_name
+from dfl_lightning.bench.report.method_names import base_name, class_name
 from dfl_lightning.bench.report.methods import Method, settings_of, sources_of_run
 from dfl_lightning.checkpoints.history import UNKNOWN_SETTINGS
 from dfl_lightning.checkpoints.history import config_text as as_text
@@ -191,7 +191,7 @@ def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
     """Yield the dotted name and value of each setting with a value other than a number, named as `_leaves` does."""
     if isinstance(value, Mapping):
         if "class_path" in value:
-            yield name, str(value["class_path"]).rpartition(".")[2]
+            yield name, class_name(str(value["class_path"]))
         inner = value.get("init_args") or {} if "class_path" in value else value
         for key, one in inner.items():
             yield from _words(one, f"{name}.{key}".lstrip("."))
@@ -204,7 +204,7 @@ def _base(method: Method) -> str:
     name = base_name(method.runs[0])
     selection = method.runs[0].config.get("selection")
     if method.is_local and isinstance(selection, Mapping) and "class_path" in selection:
-        return str(selection["class_path"]).rpartition(".")[2]
+        return class_name(str(selection["class_path"]))
     return name
 
 

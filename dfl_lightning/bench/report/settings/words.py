@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dfl_lightning.bench.report.method_names import class_name
 from dfl_lightning.checkpoints.history import changes as changes_of
 
 _LONGEST = 40
@@ -64,5 +65,5 @@ def _word(key: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "none" if value is None else str(value).rpartition(".")[2] if isinstance(value, str) else str(value)
+    text = "none" if value is None else class_name(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 24 else f"{text[:23]}…"

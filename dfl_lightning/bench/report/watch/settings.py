@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from dfl_lightning.bench.report.method_names import class_name
+
 _READER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NOTES = ("code", "class_folders", "forked_from", "changed_on_resume", "unknown", "not_makeable")
@@ -123,7 +125,7 @@ def _short(value: Any) -> str:
     """Write a value in a few words; a class is its short name."""
     if isinstance(value, dict):
         if "class_path" in value:
-            return str(value["class_path"]).rpartition(".")[2]
+            return class_name(str(value["class_path"]))
         return ", ".join(f"{key} = {_short(inner)}" for key, inner in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 

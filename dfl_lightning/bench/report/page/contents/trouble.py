@@ -12,6 +12,7 @@ import numpy as np
 
 from dfl_lightning.bench.report.attack import adversaries, attack_of
 from dfl_lightning.bench.report.chance_level import bound_of, level_of
+from dfl_lightning.bench.report.method_names import class_name
 from dfl_lightning.bench.report.methods import Method, seed_of
 from dfl_lightning.bench.report.over_seeds import from_one, known_numbers
 from dfl_lightning.bench.report.page.contents.choices import choices
@@ -198,7 +199,7 @@ def _dropout_of(run: Run) -> str:
     """Return the name of the dropout that a run's config asks for; empty without one."""
     dropout = run.config.get("dropout")
     name = dropout.get("class_path", "") if isinstance(dropout, Mapping) else dropout
-    return str(name or "").rpartition(".")[2]
+    return class_name(str(name or ""))
 
 
 def _dropped(run: Run, r: int) -> list[int]:
