@@ -57,6 +57,7 @@ def partition(config):
         "RotatedClusters": lambda: ", ".join(map(str, found["degrees"])),
         "SwappedLabelClusters": lambda: ", ".join(f"{a}-{b}" for ((a, b),) in found["swaps"]),
         "LabelClusters": lambda: f"{found.get('clusters')}",
+        "ByWriter": lambda: "with missing classes" * bool(found.get("classes")),
         "Shards": lambda: f"{found['per_client']}, {found['shards']}",
     }.get(found["class_path"], str)
     return f"{found['class_path']} {args()}".strip()
@@ -136,6 +137,7 @@ ACTUAL = {
     "validation": lambda c: c["data"].get("val_fraction"),
     "network": lambda c: class_of(c["model"]["network"]),
     "images of a client": images,
+    "classes": lambda c: len(c["data"].get("classes") or ()) or None,
     "test images": test_images,
     "topology": topology,
     "neighbours": neighbours,
