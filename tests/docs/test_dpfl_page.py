@@ -41,3 +41,18 @@ def test_graph_table_follows_from_the_recorded_rounds(place, which):
         mean, sd = (100 * f(values) for f in (statistics.fmean, statistics.stdev))
         [cells] = re.findall(rf"^\| {name}.*{place}, % \|.*\| (.*?) \|$", PAGE, re.MULTILINE)
         assert cells == f"{mean:.1f} ± {sd:.1f}"
+
+
+def test_table_of_operations_is_what_its_script_prints(load, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["dpfl_flops.py"])
+    load("dpfl_flops").main()
+    head, table = capsys.readouterr().out.strip().split("\n\n")
+    assert f"\n\n{table}\n\n" in PAGE
+    assert re.findall(r"F = ([\d.]+)|B = ([\d.]+)|= (\d+) steps", head) == [
+        ("20.9", "", ""), ("", "30.4", ""), ("130.3", "", ""), ("", "", "125"),
+    ]  # fmt: skip
+    text = " ".join(PAGE.split())
+    assert (
+        "has F = 20.9 and B = 30.4 million operations, the 100 validation images of a client F = 130.3, and E is 125"
+        in text
+    )
