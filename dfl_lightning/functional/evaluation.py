@@ -298,7 +298,7 @@ def score_summary(
     means = [client_mean(row, missing) for row, missing in zip(history, broken, strict=True)]
     rounds = torch.tensor(means, dtype=torch.float64)
     best, seen = sign * _best(sign * history), broken.any(0)
-    chosen = None if validation is None else _at_best_validation(history, sign * validation.double())
+    chosen = None if validation is None else latest_best(history, sign * validation.double())
     if validation is not None:
         seen = seen & ~validation.isnan().all(0)
     return {
@@ -326,8 +326,17 @@ def _best(values: Tensor) -> Tensor:
     return torch.where(values.isnan().all(0), torch.full_like(best, torch.nan), best)
 
 
-def _at_best_validation(history: Tensor, validation: Tensor) -> Tensor:
-    """Return each client's value in `history` at its best validation, the latest among equals; NaN without any."""
+def latest_best(history: Tensor, validation: Tensor) -> Tensor:
+    """Return each client's value at its best validation score, the latest among equals; NaN without validation.
+
+    Args:
+        history: a number of each client at every evaluation, [evaluations, clients].
+        validation: validation scores at the same evaluations, higher is better, [evaluations, clients].
+
+    Examples:
+        >>> latest_best(torch.tensor([[0.5, 0.1], [0.7, 0.2]]), torch.tensor([[0.9, 0.4], [0.9, 0.3]]))
+        tensor([0.7000, 0.1000])
+    """
     comparable = torch.where(validation.isnan(), torch.full_like(validation, -torch.inf), validation)
     latest = len(validation) - 1 - comparable.flip(0).argmax(0)
     chosen = history.gather(0, latest[None, :])[0]

@@ -166,7 +166,7 @@ def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
         ({"number": {"over_rounds": "last"}}, "number needs a column of metrics.csv"),
         ({"number": {"column": "x", "bettr": "lower"}}, "number: unknown key 'bettr'; did you mean 'better'"),
         ({"number": {"column": "x", "better": "small"}}, "number.better: 'small' is not one of higher, lower"),
-        ({"number": {"column": "x", "over_rounds": "max"}}, "number.over_rounds: 'max' is not one of last, mean, sum"),
+        ({"number": {"column": "x", "over_rounds": "max"}}, "'max' is not one of last, mean, sum, best_val"),
     ],
 )
 def test_a_mistake_is_answered_by_a_sentence(content, sentence):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_lightning.bench.study.tables.measures.best_val import at_best_validation, is_of_clients
 from dfl_lightning.runs.tables import read_metrics
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.score import Score
@@ -24,12 +25,16 @@ SCORES = {
 }
 """The ways in which a run's summary.json gives its score, in words; {} stands for the name of the score."""
 
-OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "last": (lambda values: values[-1], "in the last round that has it"),
-    "mean": (np.mean, "mean over the rounds that have it"),
-    "sum": (np.sum, "sum over the rounds"),
+BEST_VAL = "best_val"
+"""The value of `over_rounds` for the number at the best validation score."""
+OVER_ROUNDS = {
+    "last": "in the last round that has it",
+    "mean": "mean over the rounds that have it",
+    "sum": "sum over the rounds",
+    BEST_VAL: "in the round with the best mean validation score",
 }
-"""The functions that reduce the rounds' numbers to one, and their description for a caption."""
+"""The ways in which the rounds' numbers become one, in words."""
+_REDUCE: dict[str, Callable[[Any], Any]] = {"last": lambda values: values[-1], "mean": np.mean, "sum": np.sum}
 EVALUATED = ("val_", "test_", "global_test_", "merged_test_")
 """Prefixes of the columns that an evaluation writes; evaluated rounds have all of them."""
 BETTER = ("higher", "lower")
@@ -137,7 +142,10 @@ class Measure:
         if self.is_score:
             return f"{SCORES[self.key].format(self.score.label)}{', in percent' if self.unit else ''}{better}"
         percent = ", in percent" if self.unit else ""
-        return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{percent}{better}"
+        where = OVER_ROUNDS[self.over_rounds]
+        if self.over_rounds == BEST_VAL and is_of_clients(self.key):
+            where = "over clients, each in its best round on validation data"
+        return f"column of metrics.csv, {where}{percent}{better}"
 
     def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
         """Return the number of a finished run, in the table's unit; None if it has none, or it is not finite.
@@ -167,6 +175,9 @@ class Measure:
             if value is None:  # JSON has neither infinity nor NaN
                 return math.nan if numbers.get("not_finite") and self.key in numbers else None
             return self.factor * float(value)
+        if self.over_rounds == BEST_VAL:
+            value = None if run is None else at_best_validation(self.key, summary, run)
+            return None if value is None else self.factor * value
         rows = self.rows(run)
         if self.key.startswith(EVALUATED):  # an evaluated round without a value had one that is not finite
             rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
@@ -174,8 +185,8 @@ class Measure:
             rows = [row for row in rows if row.get(self.key)]
         if not any(row.get(self.key) for row in rows):
             return None
-        over_rounds = OVER_ROUNDS[self.over_rounds][0]
-        return self.factor * float(over_rounds([float(row.get(self.key) or math.nan) for row in rows]))
+        reduce = _REDUCE[self.over_rounds]
+        return self.factor * float(reduce([float(row.get(self.key) or math.nan) for row in rows]))
 
     def rows(self, run: Path | None) -> list[dict[str, str]]:
         """Return the lines of a run's metrics.csv that count for a column; there are none without a run."""
@@ -188,8 +199,13 @@ class Measure:
             columns: names of all columns that its metrics.csv may have.
 
         Raises:
-            UserError: the number is not one of these columns.
+            UserError: the number is not one of these columns, or there are no validation data to choose its round.
         """
+        if self.over_rounds == BEST_VAL and "val_loss" not in columns:
+            raise UserError(
+                "number.over_rounds: best_val chooses rounds on validation data, and this run has none; set "
+                "data.val_fraction, or over_rounds: last"
+            )
         if not self.is_score and self.key not in columns:
             raise UserError(
                 f"number: no policy or monitor of this run logs '{self.key}'{nearest(self.key, columns)}; it has "
