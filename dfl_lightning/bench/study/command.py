@@ -125,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("--reach", metavar="90", type=float, help=help)
             help = "the score at equal seconds, bytes or trainings"
             one.add_argument("--at-equal", metavar="COST", choices=COSTS, help=help)
-            help = "of the column: last (default), mean or sum"
+            help = "of the column: last (default), mean, sum or best_val"
             one.add_argument("--over-rounds", metavar="HOW", choices=OVER_ROUNDS, help=help)
             one.add_argument("--after", metavar="ROUND", type=int, help="of the column: its mean after this round")
             one.add_argument("--until", metavar="ROUND", type=int, help="of the column: its mean up to this round")

@@ -52,6 +52,11 @@ def test_a_window_is_another_number_than_the_column():
     assert not one.is_like(Measure("test_acc", "last"))
 
 
+def test_one_round_of_all_is_refused_in_a_window():
+    with pytest.raises(UserError, match="best_val takes one round of all; drop it, or --after and --until"):
+        in_window(Measure("test_acc", "last"), 3, None, "best_val")
+
+
 @pytest.mark.parametrize(
     ("measure", "after", "until", "sentence"),
     [

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from dfl_lightning.bench.study.tables.measures.measure import Measure
+from dfl_lightning.bench.study.tables.measures.measure import BEST_VAL, Measure
 from dfl_lightning.utils.errors import UserError
 
 
@@ -58,12 +58,14 @@ def in_window(measure: Measure | None, after: int | None, until: int | None, ove
         over_rounds: value of `--over-rounds`; in a window the default is the mean.
 
     Raises:
-        UserError: there is a window, and it is empty or the measure is not a column.
+        UserError: there is a window, and it is empty, the measure is not a column, or one round of all is asked for.
     """
     if after is None and until is None:
         return measure
     if measure is None or type(measure) is not Measure or measure.is_score:
         raise UserError("--after and --until choose rounds of a column; name one, for example --number test_acc")
+    if over_rounds == BEST_VAL:
+        raise UserError("--over-rounds best_val takes one round of all; drop it, or --after and --until")
     for option, value in (("--after", after), ("--until", until)):
         if value is not None and value < 0:
             raise UserError(f"{option} {value}: it is a round of metrics.csv, 0 or more")
