@@ -86,6 +86,7 @@ REDUCE = {
     "global_mean_over_rounds": ("global_test_acc", statistics.fmean),
     "acc_best_round": ("test_acc", max),
     "malicious_neighbours": ("malicious_neighbours", lambda values: values[-1]),
+    "neighbour_precision": ("neighbour_precision", statistics.fmean),
 }
 """The column of the rounds that a measure reduces, and the function that reduces it to a share."""
 
