@@ -28,6 +28,9 @@ def test_page_of_differences_is_made_from_the_csv_files(load):
     assert page == (DOCS / "claims_differences.md").read_text(encoding="utf-8"), "python scripts/judge_claims.py"
 
 
+SHARES = ("test_acc", "global_test_acc", "test_acc_std", "neighbour_precision")
+
+
 def scores(study, column, rounds=None):
     """Read the numbers of each row of a column, in the order of the seeds."""
     rows = {}
@@ -39,7 +42,7 @@ def scores(study, column, rounds=None):
         for line in csv.DictReader(file):
             in_time = rounds.get("after", -1) < int(line["round"]) <= rounds.get("until", 1000)
             if line["column"] == column and in_time and line[rounds["number"]]:
-                number = float(line[rounds["number"]]) * (100 if "test_acc" in rounds["number"] else 1)
+                number = float(line[rounds["number"]]) * (100 if rounds["number"] in SHARES else 1)
                 rows.setdefault(line["row"], {}).setdefault(line["seed"], []).append(number)
     reduce = changes if rounds.get("changes") else statistics.fmean
     return {row: [reduce(values) for values in of_seeds.values()] for row, of_seeds in rows.items()}
