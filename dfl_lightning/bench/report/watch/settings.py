@@ -50,7 +50,7 @@ class SettingsReader:
 
         Examples:
             >>> reader = SettingsReader()
-            >>> reader.read("selection: {class_path: x.Gossip, init_args: {k: 5, within: null}}")
+            >>> reader.read("selection: {class_path: Gossip, init_args: {k: 5, within: null}}")
             [0]
             >>> reader.parts
             [{'selection': 'Gossip', 'selection.k': 5}]
