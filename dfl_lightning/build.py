@@ -68,6 +68,7 @@ class ModuleOptions(Protocol):
     init: str
     init_skip: list[str]
     batch_size: int | Literal["full"]
+    batch_growth: int | None
     was_compiled: bool
     shared_patterns: list[str]
     personal: Literal["norms"] | None
@@ -152,6 +153,8 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             memory=_optimizer_memory(module.keep_optimizer, optimizer, layout, phases, trainer.remarks),
             rates=None if numbers is None else numbers.rates(float(optimizer.hyperparameters[0]["lr"])),
             durations=None if numbers is None else numbers.durations(module.duration),
+            batch_growth=module.batch_growth or 0,
+            largest_client=_batch_size("full", data),
         ),
         policies=policies,
         task=task,
@@ -346,6 +349,7 @@ def _engine(
         metrics=module.metrics,
         objective=module.objective,
         batch_size=federation.local.batch_size,
+        later_batch_sizes=federation.local.later_batch_sizes(federation.planned_rounds),
         seed=federation.seed,
         dtype=dtype_of_rows(trainer),
         clip_norm=trainer.clip_norm,

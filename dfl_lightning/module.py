@@ -58,6 +58,8 @@ class DFLModule(LightningModule):
             whatever their numbers of samples. Each round begins a new epoch.
         batch_size: samples in a local batch; `full`: all of a client's, in one batch. A number above the largest
             client's samples means the same, and costs no more.
+        batch_growth: samples that batches gain from each round to the next; fine-tuning keeps `batch_size`. FL-FDMS
+            (section 5) has batches of `B_0 t` samples in round t = 1, 2, …: `batch_growth` equal to `batch_size`.
         optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase unless
             `keep_optimizer` says otherwise; default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's
@@ -112,6 +114,7 @@ class DFLModule(LightningModule):
         init_skip: list[str] | None = None,
         per_client: dict[str, Any] | str | None = None,
         personal: Literal["norms"] | None = None,
+        batch_growth: int | None = None,
     ) -> None:
         record(self, dict(locals()))
         super().__init__()
@@ -120,6 +123,7 @@ class DFLModule(LightningModule):
             ("batch_size", batch_size, 1),
             ("finetune_epochs", finetune_epochs, 0),
             ("local_steps", local_steps, 1),
+            ("batch_growth", batch_growth, 0),
         ):
             if value is None or value == "full":
                 continue
@@ -134,7 +138,12 @@ class DFLModule(LightningModule):
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
-        self.local_steps, self.keep_optimizer = local_steps, keep_optimizer
+        self.local_steps, self.keep_optimizer, self.batch_growth = local_steps, keep_optimizer, batch_growth
+        if batch_growth and batch_size == "full":
+            raise UserError(
+                f"model.batch_growth={batch_growth}, but batches cannot grow from model.batch_size=full; give the "
+                "number of samples of the first batches as model.batch_size, or leave out model.batch_growth"
+            )
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.personal = list(shared or ["*"]), personal
         self.init, self.init_skip = init, list(init_skip or [])
@@ -163,7 +172,8 @@ class DFLModule(LightningModule):
         """Show the network and the options of local training."""
         optimizer = name_of(self.optimizer_factory)
         length = f"local_epochs={self.local_epochs}" if self.local_steps is None else f"local_steps={self.local_steps}"
-        training = f"{length}, batch_size={self.batch_size}, optimizer={optimizer}"
+        growth = f", batch_growth={self.batch_growth}" if self.batch_growth else ""
+        training = f"{length}, batch_size={self.batch_size}{growth}, optimizer={optimizer}"
         return f"DFLModule({type(self.network).__name__}, {training}, objective={type(self.objective).__name__})"
 
     @property

@@ -16,7 +16,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.boundary import Boundary
 from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Aggregation, Clock, Outgoing, Selection, Substitution, Threshold
-from dfl_lightning.engines.jobs import Trained, Training
+from dfl_lightning.engines.jobs import Trained
 from dfl_lightning.functional import count_votes
 from dfl_lightning.links import Links
 from dfl_lightning.round import checks
@@ -118,12 +118,7 @@ class RoundProtocol:
 
         charge_starts(round)  # a server's model is downloaded
         memory = self.federation.local.memory
-        training = Training(
-            *("local", round.index, round.phases, round.hyperparameters),
-            memory=memory,
-            own=round.own_training,
-            cycles=round.cycles,
-        )
+        training = round.local_training(memory=memory, own=round.own_training, cycles=round.cycles)
         result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses

@@ -131,7 +131,7 @@ class Devices:
         own, common = federation.own_training(round), federation.phases(round)
         phases = [common if own is None else own.phases_of(client, common) for client in range(len(self._samples))]
         clients, seconds = torch.arange(len(self._samples)), torch.zeros(len(self._samples), dtype=torch.float64)
-        return self._add_phases(seconds, clients, phases, federation.local.batch_size)
+        return self._add_phases(seconds, clients, phases, federation.local.batch_size_in(round))
 
     def _add_phases(
         self, seconds: Tensor, clients: Tensor, phases: Sequence[tuple[Phase, ...]], batch_size: int
@@ -188,7 +188,7 @@ class Devices:
         """
         seconds, trained = self.message_seconds(round), round.jobs.owners
         phases = [round.phases_of(client) for client in trained.tolist()]
-        self._add_phases(seconds, trained, phases, round.federation.local.batch_size)
+        self._add_phases(seconds, trained, phases, round.batch_size)
         return float(seconds.max())
 
 

@@ -71,7 +71,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         required += ["per_client", "topology"]  # last, since a difference of configs gives a plainer message
     _refuse_another_base(where, saved["network"], here["network"])
     for key in required:
-        if saved.get(key) != here[key]:
+        if _without_nulls(saved.get(key)) != _without_nulls(here[key]):
             name, theirs, ours = _first_difference(key, saved.get(key), here[key])
             may_fork = key in ("seed", "data", "policies", "config", "topology", "per_client")
             hint = "; --fork starts a new run from it" if may_fork else ""
@@ -171,6 +171,13 @@ def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
     if config is None:
         return {}
     return {k: v for k, v in deciding(config).items() if k != "trainer"}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out keys that are null, as an option is in the config of a version that does not have it yet."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:

@@ -13,6 +13,7 @@ _MEANT: dict[tuple[str, ...], str] = {
     ("model.local_epochs",): "local_ep local_epoch local_epochs num_local_epochs client_epochs",
     ("model.local_steps",): "steps num_steps local_iterations local_iters num_local_steps",
     ("model.batch_size",): "b bs bsz lbs batch batchsize batch_size local_bs local_batch_size train_batch_size",
+    ("model.batch_growth",): "batch_increase batch_size_growth batch_schedule",
     ("model.optimizer.lr",): "lr learning_rate local_lr local_learning_rate client_lr eta",
     ("model.optimizer.momentum",): "momentum",
     ("model.optimizer.weight_decay",): "wd weight_decay l2",

@@ -27,6 +27,7 @@ class EngineConfig:
         metrics: torchmetrics by name, computed for each job.
         objective: the local training rule.
         batch_size: samples in a batch; the last batch of an epoch may be smaller.
+        later_batch_sizes: those of later rounds, where batches grow (`model.batch_growth`).
         seed: the run's seed.
         dtype: type of rows and inputs.
         clip_norm: largest gradient norm of a client; None: no clipping.
@@ -72,6 +73,12 @@ class EngineConfig:
     task: Task = field(default_factory=Classification)
     base: Mapping[str, Tensor] = field(default_factory=dict)
     calling: Calling = field(default_factory=Calling)
+    later_batch_sizes: tuple[int, ...] = ()
+
+    @property
+    def largest_batch(self) -> int:
+        """Samples of the largest batch of the run."""
+        return max((self.batch_size, *self.later_batch_sizes))
 
     @property
     def predicted_features(self) -> tuple[str, ...]:

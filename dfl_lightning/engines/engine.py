@@ -100,7 +100,11 @@ class Engine(ABC):
     @cached_property
     def steps(self) -> list[int]:
         """Number of batches of each client's epoch."""
-        return [batches_of(count, self.config.batch_size) for count in self.data.sizes("train").tolist()]
+        return self.batches(self.config.batch_size)
+
+    def batches(self, batch_size: int) -> list[int]:
+        """Count the batches of each client's epoch, for batches of this size."""
+        return [batches_of(count, batch_size) for count in self.data.sizes("train").tolist()]
 
     @property
     def threads(self) -> int:

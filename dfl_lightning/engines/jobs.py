@@ -34,6 +34,7 @@ class Training:
         cycles: number of each client's own training, long [m], which names its draws; None: `round` names them.
         own: numbers that differ between clients, instead of those of `phases` and `hyperparameters`; None: all clients
             train alike.
+        batch_size: samples in a batch; None: those of the engine's config.
     """
 
     purpose: str
@@ -45,6 +46,7 @@ class Training:
     memory: OptimizerMemory | None = None
     cycles: Tensor | None = None
     own: OwnTraining | None = None
+    batch_size: int | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:

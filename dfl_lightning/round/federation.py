@@ -110,7 +110,7 @@ class LocalTraining:
 
     Args:
         duration: length of a client's training in a round: `model.local_epochs` or `model.local_steps`.
-        batch_size: number of samples in a batch.
+        batch_size: number of samples in a batch, in round 0 if batches grow; see `batch_size_in`.
         optimizer: the user's optimizer of one client.
         scheduled: options of the optimizer, in addition to `lr`, that change from round to round.
         clipped: True if gradients are clipped.
@@ -118,6 +118,8 @@ class LocalTraining:
             every round.
         rates: each client's learning rate, before any schedule; None: all have that of the optimizer.
         durations: each client's length of training; None: all have `duration`.
+        batch_growth: number of samples that batches gain from each round to the next.
+        largest_client: number of samples of the largest client, beyond which batches do not grow.
     """
 
     duration: Duration
@@ -128,6 +130,29 @@ class LocalTraining:
     memory: OptimizerMemory | None = None
     rates: tuple[float, ...] | None = None
     durations: tuple[Duration, ...] | None = None
+    batch_growth: int = 0
+    largest_client: int = 1
+
+    def batch_size_in(self, round: int) -> int:
+        """Return the number of samples in a batch of a round, 0-based."""
+        return min(self.batch_size + self.batch_growth * round, max(self.batch_size, self.largest_client))
+
+    def later_batch_sizes(self, rounds: int | None) -> tuple[int, ...]:
+        """Return the sizes of batches after round 0, each once; empty if batches do not grow.
+
+        Args:
+            rounds: number of rounds; None: as many as it takes until batches no longer grow.
+
+        Examples:
+            >>> local = LocalTraining(Duration(1), 5, None, (), False, batch_growth=5, largest_client=18)
+            >>> local.later_batch_sizes(3), local.later_batch_sizes(None)
+            ((10, 15), (10, 15, 18))
+        """
+        if not self.batch_growth:
+            return ()
+        until = -(-max(0, self.largest_client - self.batch_size) // self.batch_growth)
+        last = until if rounds is None else min(until, rounds - 1)
+        return tuple(self.batch_size_in(round) for round in range(1, last + 1))
 
     def duration_of(self, client: int) -> Duration:
         """Return the length of a client's training in a round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizing.optimizers import Hyperparameters
 from dfl_lightning.engines.optimizing.own_training import OwnTraining
@@ -247,6 +249,19 @@ class RoundFields:
         """Return the phases of a client's local training in this round."""
         own = self.own_training
         return self.phases if own is None else own.phases_of(client, self.phases)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of samples in a batch of this round."""
+        return self.federation.local.batch_size_in(self.index)
+
+    def local_training(self, **more: Any) -> Training:
+        """Describe local training with this round's phases, optimizer options and batch size, for the engine.
+
+        Args:
+            **more: further fields of `Training`.
+        """
+        return Training("local", self.index, self.phases, self.hyperparameters, batch_size=self.batch_size, **more)
 
     def generator(self, purpose: str, *words: int) -> torch.Generator:
         """Return a generator for a named draw of this round; see `dfl_lightning.utils.randomness.random_streams`.

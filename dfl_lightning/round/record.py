@@ -16,7 +16,7 @@ from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.reducing import Reduce
 from dfl_lightning.bank.references import References, Weights
-from dfl_lightning.engines.jobs import Evaluation, Training
+from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.links import Links
 from dfl_lightning.round.fields import SubstituteRows
 from dfl_lightning.round.messages import RoundMessages
@@ -149,7 +149,7 @@ class Round(RoundMessages):
             batches: number of batches, the first ones of the epoch; default: all.
         """
         self.charge(references)
-        training = Training("local", self.index, self.phases, self.hyperparameters, True, batches)
+        training = self.local_training(gradients=True, batches=batches)
         (_, first), *others = self._as_received(references)
         gradients = self.federation.engine.gradients(first, training)
         for _, part in others:

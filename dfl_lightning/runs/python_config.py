@@ -27,7 +27,10 @@ _GROUPS = ("Clock", "Dropout", "Outgoing", "Selection", "Threshold", "Substituti
 _OWN_KEYS = ("topology", "engine", "run_name", "defaults", "callbacks")
 """Arguments of the trainer that are not under the key `trainer`: they have a key of their own, or none."""
 
-_OF_THE_MODULE = ("local_epochs", "local_steps", "batch_size", "finetune_epochs", "init", "on_divergence")
+_OF_THE_MODULE = (
+    *("local_epochs", "local_steps", "batch_size", "batch_growth"),
+    *("finetune_epochs", "init", "on_divergence"),
+)
 """Options of the module that are read from its attributes, since a user may have assigned to them."""
 
 

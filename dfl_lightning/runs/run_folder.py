@@ -386,6 +386,7 @@ def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
             {"local_epochs": module.local_epochs} if module.local_steps is None else {"local_steps": module.local_steps}
         ),
         "batch_size": module.batch_size,
+        **({"batch_growth": module.batch_growth} if module.batch_growth else {}),
         "lr": rates[0] if len(rates) == 1 else rates,
         "clients": module.federation.num_clients,
         "seed": module.federation.seed,

@@ -18,6 +18,7 @@ def describe_training(module: RunModule) -> str:
     if durations != [planned]:  # an objective with several phases, or a selection that trains longer at first
         work += f" (round {module.bank.boundary.round}: {' and '.join(map(str, durations)) or 'none'})"
     batches = "full batches" if module.batch_size == "full" else f"batches of {module.batch_size}"
+    batches += f", {module.batch_growth} more in each round" if module.batch_growth else ""
     local = module.federation.local
     if local.durations is not None:
         work = f"{_range([duration.steps or duration.epochs for duration in local.durations])} "

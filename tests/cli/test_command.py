@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from documented import OF_OTHER_PAGES, check_documented
 
@@ -693,4 +694,15 @@ def test_outgoing_policies_keep_their_order_and_must_match_on_resume(dfl):
     refused = dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2 --outgoing TopK", small=False)
     assert refused.code == 2
     assert "--fork starts a new run from it" in refused.err
+    assert dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2", small=False).code == 0
+
+
+def test_run_from_before_an_option_existed_is_resumed(dfl):
+    done = dfl("--config gossip --trainer.max_rounds 1")
+    [file] = Path(done.run).glob("checkpoints/last.ckpt")
+    checkpoint = torch.load(file, weights_only=True)
+    assert checkpoint["dfl_lightning"]["config"]["model"].pop("batch_growth") is None
+    torch.save(checkpoint, file)
+    refused = dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2 --model.batch_growth 2", small=False)
+    assert "batch_growth is None in the checkpoint and 2 in this run; --fork starts" in refused.err
     assert dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2", small=False).code == 0

@@ -79,6 +79,7 @@ OTHERS = {
         *("--config", "gossip", "--model.per_client.lr", f"[{', '.join(['0.1', '0.02', 'null'] * 8)}]"),
         *("--model.per_client.local_epochs", f"[{', '.join('1203' * 6)}]"),
     ],
+    "growing batches": ["--config", "gossip", "--model.batch_size", "3", "--model.batch_growth", "4"],
     "all neighbours": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "asynchronous gossip": ["--config", "async_gossip", "--dropout", "Bernoulli"],

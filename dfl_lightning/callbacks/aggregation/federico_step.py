@@ -10,7 +10,6 @@ from torch import Tensor
 from dfl_lightning.bank.references import References, Weights
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.base import Outgoing, Selection, Substitution
-from dfl_lightning.engines.jobs import Training
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -100,7 +99,7 @@ class FedeRiCoStep(ScoreWeighted):
         """Train a sender's model on the data of each receiver, which occurs once; return which results are finite."""
         references = References.rows("models", visits.senders, visits.receivers)
         round.charge(references)  # costs nothing more: the selection has fetched them already
-        training = Training("local", round.index, round.phases, round.hyperparameters, own=round.own_training)
+        training = round.local_training(own=round.own_training)
         return round.federation.engine.rehearse(references, training, VISITING).finite
 
     def _add_updates(self, round: Round, visits: Links, shares: Tensor, updated: Tensor) -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, mixed_terms
-from dfl_lightning.engines.jobs import Training
 from dfl_lightning.functional import count_votes, uniform_weights
 from dfl_lightning.round.record import Round
 
@@ -66,8 +65,7 @@ class SubstitutionError(Monitor):
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
             memory = round.federation.local.memory  # kept optimizers would continue, too
-            own = round.own_training
-            training = Training("local", round.index, round.phases, round.hyperparameters, memory=memory, own=own)
+            training = round.local_training(memory=memory, own=round.own_training)
             start = round.federation.start_of_training(missing)
             result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():

@@ -12,7 +12,6 @@ from dfl_lightning.bank.comparing.similarity import Comparison
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Outgoing, Selection
-from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.scoring.mean_inputs import mean_inputs
 from dfl_lightning.functional import nearness, participation_ratio, sampled_neighbours, updated_probabilities
 from dfl_lightning.links import LinkMemory, Links
@@ -226,7 +225,7 @@ class AFIND(Selection):
             proxies: the rows of this process's nodes, [own, width].
             receivers: the receiver of each client's proxy, long [n], -1 for none; None: all receivers get the same.
         """
-        spread = self.proxy_noise * self.proxy_clip / round.federation.local.batch_size
+        spread = self.proxy_noise * self.proxy_clip / round.batch_size
         for row, client in enumerate(round.bank.ranks.own.tolist()):
             to = [] if receivers is None else [int(receivers[client])]
             length = torch.cat([proxies[row, start:stop] for start, stop in columns.ranges]).norm()
@@ -272,7 +271,7 @@ class AFIND(Selection):
     def _comparison_at_receivers(self, round: Round, links: Links, columns: Columns) -> Comparison:
         """Compare gradients on the senders' data at the receiver's model (AFIND+ algorithm 1, lines 7 and 11)."""
         round.charge_starts(Links.of(links.senders, links.receivers, round.num_nodes))
-        training = Training("local", round.index, round.phases, round.hyperparameters, gradients=True, batches=1)
+        training = round.local_training(gradients=True, batches=1)
         unknown = torch.full((len(links),), torch.nan, dtype=torch.float64)
         cosines, distances = unknown.clone(), unknown.clone()
         for receivers in _with_senders_apart(links):

@@ -90,7 +90,8 @@ def orders_ahead(config: EngineConfig, data: ClientData, owners: Sequence[int], 
     """
     samples = [len(data.train[owner]) for owner in owners]
     duration = next((phase.duration for phase in training.phases if not phase.duration.is_empty), Duration(0))
-    epochs = [duration.epochs_drawn(batches_of(size, config.batch_size)) for size in samples]
+    batch_size = training.batch_size or config.batch_size
+    epochs = [duration.epochs_drawn(batches_of(size, batch_size)) for size in samples]
     return OrdersAhead(training.draws(config.seed), owners, epochs, samples)
 
 
@@ -282,7 +283,8 @@ class LoopJob:
         self.work, self.training = work, training
         self._bank, self._owner, self._row = bank, owner, row
         self._samples = work.data.train[owner]
-        self._per_epoch = batches_of(len(self._samples), work.config.batch_size)
+        self._batch_size = training.batch_size or work.config.batch_size
+        self._per_epoch = batches_of(len(self._samples), self._batch_size)
         self._lent = ExitStack()
         self.others: dict[str, LoopModel] = {}
         self.memories: dict[str, LoopMemory] = {}
@@ -440,7 +442,7 @@ class LoopJob:
         def batches() -> Iterator[LoopBatch]:
             orders = self.work.orders.of(self._owner, first, epochs, len(self._samples))
             for epoch, order in enumerate(orders, first):
-                for step, part in enumerate(self._samples[order].split(config.batch_size)):
+                for step, part in enumerate(self._samples[order].split(self._batch_size)):
                     key, drawn = draws.masks(self._owner, epoch, step), None
                     if data.augment is not None:
                         drawn = data.augment.draw(len(part), draws.augmentation(self._owner, epoch, step))

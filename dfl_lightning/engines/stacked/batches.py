@@ -81,7 +81,8 @@ class Feed:
         self._context, self._owners = context, np.asarray(owners, dtype=np.int64)
         self._draws = training.draws(context.config.seed)
         self._samples: np.ndarray = context.data.train.counts.numpy()[self._owners]
-        self._per_epoch = batches_of(self._samples, context.config.batch_size)
+        self._batch_size = training.batch_size or context.config.batch_size
+        self._per_epoch = batches_of(self._samples, self._batch_size)
         self._begun = np.zeros_like(self._owners)  # Number of epochs of earlier phases.
         self._epochs = np.zeros_like(self._owners)  # Number of epochs of this phase that have been drawn.
         self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=context.data.images.device)
@@ -117,7 +118,7 @@ class Feed:
             batches: number of batches of each client.
         """
         sizes = self._sizes[self.taken : self.taken + batches, :clients]
-        return len(sizes) == batches and bool((sizes == self._context.config.batch_size).all())
+        return len(sizes) == batches and bool((sizes == self._batch_size).all())
 
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
         """Take the next batch of the first `clients` clients, and set `masks` and `drawn` for it.
@@ -138,7 +139,7 @@ class Feed:
         if augment is not None:
             generators = (self._draws.augmentation(*names) for names in self._names(clients, step))
             parts = [augment.draw(size, generator) for size, generator in zip(sizes, generators, strict=True)]
-            whole = [_padded(part, self._context.config.batch_size) for part in parts]
+            whole = [_padded(part, self._batch_size) for part in parts]
             self.drawn = sent(torch.stack(whole), data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
@@ -166,11 +167,11 @@ class Feed:
         orders = self._draws.orders(self._owners[clients], numbers, self._samples[clients])
         owners = self._owners.repeat(epochs * self._samples)
         samples = data.train.at(torch.from_numpy(owners), torch.from_numpy(orders)).numpy()
-        places, self._sizes = places_of_batches(self._samples, epochs, config.batch_size)
+        places, self._sizes = places_of_batches(self._samples, epochs, self._batch_size)
         device = data.images.device
         self._index = sent(torch.from_numpy(samples[places]), device)
         self._counts = sent(torch.from_numpy(self._sizes), device)
-        self._weights = sample_weights(self._counts, config.batch_size, config.dtype)
+        self._weights = sample_weights(self._counts, self._batch_size, config.dtype)
 
 
 def places_of_batches(samples: np.ndarray, epochs: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:

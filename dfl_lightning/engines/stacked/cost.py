@@ -89,7 +89,11 @@ class Cost:
     @property
     def bytes_per_client(self) -> int:
         """Bytes of activations and their gradients, of the model, its gradient and the optimizer's state."""
-        numbers = 2 * self.batch_size * self.activations + (2 + self.states) * self.columns
+        return self.bytes_with(self.batch_size)
+
+    def bytes_with(self, batch_size: int) -> int:
+        """Compute `bytes_per_client` for steps of another number of samples."""
+        numbers = 2 * batch_size * self.activations + (2 + self.states) * self.columns
         return self.itemsize * numbers
 
     @property

@@ -128,7 +128,8 @@ class StackedEngine(Engine):
             rows = 1 + len(row_sets) + recorded
             footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1], type(stacked))
             self.budget = Budget(footprint, config.room)
-            self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
+            of_sample = {name: -(-numbers // config.largest_batch) for name, numbers in footprint.patches.items()}
+            self._scorer.keep_within(config.room, of_sample)
             self.all_at_once(CudaGraphs() if config.cuda_graphs and can_record() else None)
             if config.cuda_graphs and not can_record():  # With true instead of auto, the trainer has refused it.
                 self.details["graphs"] = f"not recorded: torch {torch.__version__} has no torch.cuda.MemPool"
@@ -178,7 +179,7 @@ class StackedEngine(Engine):
         if self.budget is not None:
             return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._context.network.unfolded)
         largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
-        return sum(largest) * self.cost.bytes_per_client
+        return sum(largest) * self.cost.bytes_with(self.config.largest_batch)
 
     @property
     def decisions(self) -> dict[str, Any]:
@@ -279,8 +280,8 @@ class StackedEngine(Engine):
 
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
         """Train the jobs of one cohort at once; see `Engine.train_cohort`."""
-        bank, steps = self.bank, self.steps
-        owners = references.owners.tolist()
+        bank, owners = self.bank, references.owners.tolist()
+        steps = self.batches(training.batch_size or self.config.batch_size)
         alike = self._counts_of(training.memory, references.owners)
         order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], alike[job], owners[job])))
         recordings = None if training.gradients or training.memory is not None else self.recordings

@@ -213,10 +213,13 @@ class _Plain:
     # --- refusals -----------------------------------------------------------------------------------------------------
     def refuse_single_samples(self) -> None:
         """Refuse a network or loss that fails on a batch of one sample, as BatchNorm does, if a client has such."""
-        size, data = self._config.batch_size, self._data
+        data, config = self._data, self._config
         sizes = data.sizes("train")
-        single = torch.nonzero((sizes % size == 1) | (size == 1)).flatten()
-        if not len(single):
+        for size in (config.batch_size, *config.later_batch_sizes):
+            single = torch.nonzero((sizes % size == 1) | (size == 1)).flatten()
+            if len(single):
+                break
+        else:
             return
         lonely = single[sizes[single] == 1]  # For these clients no other batch size helps.
         owner = int((lonely if len(lonely) else single)[0])
@@ -228,10 +231,11 @@ class _Plain:
                 raise
             samples = len(data.train[owner])
             remedy = "give it more samples or use another normalisation" if len(lonely) else "choose another batch size"
+            grown = "" if size == config.batch_size else ", to which model.batch_growth leads,"
             raise UserError(
                 f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with "
-                f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained "
-                f"on; {remedy}"
+                f"model.batch_size={size}{grown} a batch holds a single one, which the network's BatchNorm cannot be "
+                f"trained on; {remedy}"
             ) from error
         try_loss(self._config.loss, scores, y)
 

@@ -62,7 +62,7 @@ class GradientTracking(Plain):
         trained = took_part[receivers] & (rows < n) & took_part[rows.clamp(max=n - 1)]
         links = Links(receivers[trained], rows[trained], n)
         exchanged = exchange_weights(round.weights[trained], links)
-        travelled = round.lr * local_steps(round.federation)
+        travelled = round.lr * local_steps(round)
         jobs, clients = took_part.cumsum(0) - 1, torch.nonzero(took_part).squeeze(1)
         shares = exchanged / travelled[links.senders]
         change = Weights(jobs[links.receivers], links.senders, shares, (len(clients), n)).keep(shares != 0)

@@ -12,6 +12,7 @@ from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation, LocalTraining
+    from dfl_lightning.round.record import Round
 
 
 def steps_are_plain(local: LocalTraining) -> bool:
@@ -56,9 +57,9 @@ def require_change_per_step(federation: Federation, objective: object) -> None:
         raise UserError(f"{name} needs local steps; set model.local_epochs to 1 or more")
 
 
-def local_steps(federation: Federation) -> Tensor:
-    """Count the steps that each client takes in a round on the shared parameters, float64 [m]."""
-    local = federation.local
-    sizes = federation.data.sizes("train").tolist()
-    steps = [local.duration_of(client).batches(batches_of(size, local.batch_size)) for client, size in enumerate(sizes)]
+def local_steps(round: Round) -> Tensor:
+    """Count the steps that each client takes in the round on the shared parameters, float64 [m]."""
+    local, sizes = round.federation.local, round.federation.data.sizes("train").tolist()
+    batches = [batches_of(size, round.batch_size) for size in sizes]
+    steps = [local.duration_of(client).batches(number) for client, number in enumerate(batches)]
     return torch.tensor(steps, dtype=torch.float64)

@@ -77,7 +77,7 @@ class QGDSGDm(Plain):
 
     def after_mixing(self, round: Round) -> None:
         """Write the new momentum buffers, from the round's change of each client's model."""
-        steps = local_steps(round.federation)
+        steps = local_steps(round)
         clients, n = torch.nonzero(round.participants & (steps > 0)).squeeze(1), round.num_nodes
         if not len(clients) or round.lr == 0:
             return

@@ -26,6 +26,7 @@ class RunModule(Protocol):
     local_epochs: int
     local_steps: int | None
     batch_size: int | Literal["full"]
+    batch_growth: int | None
     finetune_epochs: int
     objective: Any
     on_divergence: Any

@@ -117,7 +117,7 @@ class Config:
     loss, dtype, reduced, base = nn.CrossEntropyLoss(), torch.float32, None, {}
 
     def __init__(self, batch_size):
-        self.batch_size = batch_size
+        self.largest_batch = batch_size
 
     def arithmetic(self, device):
         return torch.autocast(device.type, enabled=False)

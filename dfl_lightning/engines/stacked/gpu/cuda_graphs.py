@@ -101,6 +101,8 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
         return "data.augment is a function of one sample, which runs on the CPU"
     if config.keeps_optimizer:
         return "model.keep_optimizer continues from states that recorded steps do not read"
+    if config.later_batch_sizes:
+        return "model.batch_growth changes the size of batches, and a recorded step has one size"
     if config.scheduled:
         return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step cannot change"
     return ""

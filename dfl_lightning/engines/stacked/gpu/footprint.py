@@ -85,7 +85,7 @@ def footprint_of(
     """
     # A copy, since layers may keep something of the fake pass.
     stacked = form(copy_of(network, stand_ins(network, config.base)).eval(), common=config.base)
-    patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
+    patches = stacked.patches(torch.zeros_like(example[:2]), config.largest_batch)
     # One more row is for gradients in the memory layout of the optimizer.
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize
     note = ""
@@ -97,14 +97,14 @@ def footprint_of(
         if is_out_of_memory(error):
             raise  # This says nothing about the network.
         note = f"estimated from activations: {reason(error)}"
-        step = cost.bytes_per_client - cost.states * cost.columns * cost.itemsize
-        largest = max(cost.activations * config.batch_size, cost.columns)
+        step = cost.bytes_with(config.largest_batch) - cost.states * cost.columns * cost.itemsize
+        largest = max(cost.activations * config.largest_batch, cost.columns)
     return Footprint(step, rest, largest, patches, cost.itemsize, note)
 
 
 def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, like: Tensor) -> tuple[int, int]:
     """Run a step with fake tensors; return its peak bytes, and the size of the largest tensor in numbers."""
-    size, loss = config.batch_size, StackedLoss(config.loss)
+    size, loss = config.largest_batch, StackedLoss(config.loss)
     with FakeTensorMode(allow_non_fake_inputs=True), Live() as live, torch.enable_grad():
         plain = [*stacked.network.named_parameters(), *stacked.network.named_buffers()]
         plain = [(name, tensor) for name, tensor in plain if name not in stacked.common]
