@@ -70,6 +70,9 @@ def in_window(measure: Measure | None, after: int | None, until: int | None, ove
         if value is not None and value < 0:
             raise UserError(f"{option} {value}: it is a round of metrics.csv, 0 or more")
     if after is not None and until is not None and until <= after:
-        raise UserError(f"--after {after} --until {until}: there is no round after {after} and up to {until}")
+        raise UserError(
+            f"--after {after} --until {until}: there is no round after {after} and up to {until}; "
+            f"give --until {after + 1} or more"
+        )
     given = {one.name: getattr(measure, one.name) for one in fields(measure)} | {"over_rounds": over_rounds or "mean"}
     return InWindow(**given, after=-1 if after is None else after, until=math.inf if until is None else until)
