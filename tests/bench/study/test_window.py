@@ -63,7 +63,12 @@ def test_one_round_of_all_is_refused_in_a_window():
         (None, 3, None, "choose rounds of a column; name one, for example --number test_acc"),
         (Measure("last"), None, 3, "choose rounds of a column"),
         (Measure("test_acc", "last"), -1, None, "--after -1: it is a round of metrics.csv, 0 or more"),
-        (Measure("test_acc", "last"), 5, 5, "--after 5 --until 5: there is no round after 5 and up to 5; give --until 6 or more"),
+        (
+            Measure("test_acc", "last"),
+            5,
+            5,
+            "--after 5 --until 5: there is no round after 5 and up to 5; give --until 6 or more",
+        ),
     ],
 )
 def test_a_wrong_window_is_refused(measure, after, until, sentence):
