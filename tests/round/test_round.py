@@ -45,6 +45,7 @@ def make_round():
         all_nodes = torch.ones(nodes, dtype=torch.bool)
         links = Links.empty(nodes)
         federation = SimpleNamespace(
+            local=SimpleNamespace(batch_size_in=lambda round: 4),
             num_clients=clients,
             num_nodes=nodes,
             num_servers=servers,
