@@ -71,8 +71,11 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
         required += ["per_client", "topology"]  # last, since a difference of configs gives a plainer message
     _refuse_another_base(where, saved["network"], here["network"])
     for key in required:
-        if _without_nulls(saved.get(key)) != _without_nulls(here[key]):
-            name, theirs, ours = _first_difference(key, saved.get(key), here[key])
+        before, now = saved.get(key), here[key]
+        if key == "config":
+            before, now = _without_nulls(before), _without_nulls(now)
+        if before != now:
+            name, theirs, ours = _first_difference(key, before, now)
             may_fork = key in ("seed", "data", "policies", "config", "topology", "per_client")
             hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
@@ -174,7 +177,9 @@ def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave out keys that are null, as an option is in the config of a version that does not have it yet."""
+    """Leave out the null options of a config: those that a version does not have yet are missing in its configs."""
+    if isinstance(value, list):
+        return [_without_nulls(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}

@@ -246,6 +246,23 @@ def make(small_run, options, other):
     return run
 
 
+class Favouring(families.Uniform):
+    """Has an attribute that is null, or a list, which fingerprints leave out."""
+
+    def __init__(self, favoured=None):
+        super().__init__()
+        self.favoured = favoured
+
+
+def test_a_policy_whose_null_attribute_became_a_list_is_refused(small_run):
+    def policies(favoured):
+        return [families.Gossip(k="all"), Favouring(favoured)]
+
+    before = small_run(2, policies=policies(None)).fit()
+    with pytest.raises(UserError, match="--fork starts a new run from it"):
+        small_run(4, policies=policies([0, 1])).fit(last(before))
+
+
 def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeypatch):
     run = small_run(6)
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")

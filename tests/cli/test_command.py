@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -705,4 +706,6 @@ def test_run_from_before_an_option_existed_is_resumed(dfl):
     torch.save(checkpoint, file)
     refused = dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2 --model.batch_growth 2", small=False)
     assert "batch_growth is None in the checkpoint and 2 in this run; --fork starts" in refused.err
+    refused = dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2 --model.local_epochs 9", small=False)
+    assert re.search(r"model\.local_epochs is \d in the checkpoint and 9 in this run; --fork starts", refused.err)
     assert dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2", small=False).code == 0
