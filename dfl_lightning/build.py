@@ -187,7 +187,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         trainer.remarks += [] if remark in trainer.remarks else [remark]
     if former is None and trainer.strategy.root_device.type == "cpu":
         refuse_large_rows(federation, len(_row_sets(federation, phases)), dtype_of_rows(trainer), trainer.world_size)
-    engine = _engine(module, trainer, federation, of_engine, phases, former, calling)
+    engine = _engine(module, trainer, federation, of_engine, phases, former, calling, stage)
     if former is None:
         bank = _bank(trainer, federation, phases, engine, module.init_skip)
     else:
@@ -339,6 +339,7 @@ def _engine(
     phases: tuple[Phase, ...],
     former: RunParts | None,
     calling: Calling,
+    stage: str,
 ) -> Engine:
     """Move the data to the run's device and build the engine, which plans the cohorts."""
     federation.data = federation.data.to(trainer.strategy.root_device)
@@ -349,7 +350,7 @@ def _engine(
         metrics=module.metrics,
         objective=module.objective,
         batch_size=federation.local.batch_size,
-        later_batch_sizes=federation.local.later_batch_sizes(federation.planned_rounds),
+        later_batch_sizes=federation.local.later_batch_sizes(federation.planned_rounds if stage == "fit" else 1),
         seed=federation.seed,
         dtype=dtype_of_rows(trainer),
         clip_norm=trainer.clip_norm,

@@ -58,8 +58,9 @@ class DFLModule(LightningModule):
             whatever their numbers of samples. Each round begins a new epoch.
         batch_size: samples in a local batch; `full`: all of a client's, in one batch. A number above the largest
             client's samples means the same, and costs no more.
-        batch_growth: samples that batches gain from each round to the next; fine-tuning keeps `batch_size`. FL-FDMS
-            (section 5) has batches of `B_0 t` samples in round t = 1, 2, …: `batch_growth` equal to `batch_size`.
+        batch_growth: samples that batches gain from each round to the next, up to those of the largest client; default:
+            none. Training before an evaluation keeps `batch_size`. FL-FDMS (section 5) has batches of `B_0 t` samples
+            in round t = 1, 2, …: `batch_growth` equal to `batch_size`.
         optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase unless
             `keep_optimizer` says otherwise; default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's

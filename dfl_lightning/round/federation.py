@@ -171,8 +171,8 @@ class Federation:
         clusters: long [m], known from the data or the topology; None: unknown.
         seed: the run's seed; draws are named, see `Round.generator`.
         init: initial models, `model.init`: `common`, `independent`, or a file.
-        planned_rounds: number of rounds; None: only a signal or early stopping ends the run. It serves messages only;
-            code that computes with the number must read `num_rounds`.
+        planned_rounds: number of rounds; None: only a signal or early stopping ends the run. It serves messages,
+            checks and memory plans; code whose results depend on the number must read `num_rounds`.
         objective: the local training rule.
         local: the settings of local training that do not depend on the objective.
         policies: the policies that take part, in the order of their calls.

@@ -75,7 +75,8 @@ def _local_work(module: RunModule, sizes: list[int]) -> str:
         for phase in phases:
             steps += phase.duration.batches(-(-size_ // module.federation.local.batch_size))
             samples += phase.duration.samples(size_, module.federation.local.batch_size)
-    first = " in round 0; batches grow from then on" if module.batch_growth else ""
+    grows = bool(module.federation.local.later_batch_sizes(None))
+    first = " in round 0; batches grow from then on" if grows else ""
     return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients{first}"
 
 

@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from dfl_lightning import DFLModule
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks import AFIND, Gossip, Uniform
+from dfl_lightning.callbacks import AFIND, Gossip, SimulatedTime, Uniform
 from dfl_lightning.callbacks.devices import Devices
+from dfl_lightning.engines.stacked.gpu.cuda_graphs import obstacle
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives.tracking.plain_steps import local_steps
 from dfl_lightning.terminal.training import describe_training
@@ -27,19 +28,23 @@ GROWN = [2, 5, 8, 9, 9]
 
 @pytest.fixture
 def federation(start, make_data):
-    def _start(*policies, engine="stacked", **settings):
+    def _start(*policies, engine="stacked", sizes=SIZES, **settings):
         defaults = {"batch_size": 2, "batch_growth": 3, "local_epochs": 2}
         defaults["optimizer"] = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
         return start(
             *(policies or (Gossip(k=0), Uniform())),
             topology=nx.cycle_graph(len(SIZES)),
-            data=make_data(sizes=SIZES),
+            data=make_data(sizes=sizes),
             rounds=settings.pop("rounds", 1000),
             trainer={"precision": "64-true", "engine": engine},
             **defaults | settings,
         )
 
     return _start
+
+
+TIED = [5, 6, 9, 9, 2]
+"""Clients of five and six samples have three batches of two each, but one and two of five."""
 
 
 def trained_by_hand(run, row, owner, round, epochs=2, steps=None, purpose="local", batch_size=None):
@@ -62,8 +67,9 @@ def trained_by_hand(run, row, owner, round, epochs=2, steps=None, purpose="local
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("steps", [None, 4])
-def test_batches_grow_as_in_a_plain_loop(engine, steps, federation):
-    run = federation(engine=engine, local_steps=steps)
+@pytest.mark.parametrize("sizes", [SIZES, TIED])
+def test_batches_grow_as_in_a_plain_loop(engine, steps, sizes, federation):
+    run = federation(engine=engine, local_steps=steps, sizes=sizes)
     rows = run.models.clone()
     for round in range(len(GROWN)):
         run.go(1)
@@ -145,6 +151,22 @@ def test_simulated_time_counts_the_samples_of_grown_batches(federation):
     assert seconds == [[2, 2, 2, 2, 2], [5, 3, 5, 2, 5], [6, 3, 8, 2, 5]]
 
 
+def test_simulated_time_of_rounds_follows_the_grown_batches(federation):
+    """The slowest client, at a sample a second and without messages, takes a batch of 2, 5, 8 and 9 samples."""
+    monitor = SimulatedTime(speed=1.0, up=1e9, down=1e9)
+    run = federation(Gossip(k=0), Uniform(), monitor, local_steps=1).go(4)
+    assert [round.metrics["simulated_seconds"] for round in run.rounds] == pytest.approx([2, 7, 15, 24])
+
+
+def test_largest_batches_count_in_the_predicted_memory(federation):
+    """Activations, and their gradients, take as much memory as with all nine samples from the first round on."""
+    grown, fixed, large = (federation(**options) for options in ({}, {"batch_growth": 0}, {"batch_size": 9}))
+    memory = [run.module.engine.cohort_bytes for run in (grown, fixed, large)]
+    assert memory[1] < memory[0] == memory[2]
+    assert "model.batch_growth changes" in obstacle(grown.module.engine._context, grown.data.images[:2].double())
+    assert "model.batch_growth" not in obstacle(fixed.module.engine._context, fixed.data.images[:2].double())
+
+
 def test_banner_says_that_batches_grow(federation):
     assert "2 epochs a round in batches of 2, 3 more in each round" in describe_training(federation().module)
 
@@ -167,5 +189,22 @@ def test_batch_of_one_sample_in_a_later_round_is_refused(federation):
     network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     settings = {"network": network, "batch_size": 3, "batch_growth": 1}
     federation(rounds=1, **settings)
+    assert federation(rounds=1, **settings).module.engine.config.later_batch_sizes == ()
     with pytest.raises(UserError, match=r"client 2 has 9 training samples, so that with model\.batch_size=4, to which"):
         federation(rounds=2, **settings)
+
+
+def test_evaluation_is_not_refused_for_batches_of_later_rounds(small_run):
+    """A batch of 23 leaves one of 24 samples, which matters to a fit of 100 rounds only."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    options = {
+        "module": {"network": network, "batch_size": 12, "batch_growth": 1},
+        "policies": [Gossip(k=2), Uniform()],
+    }
+    run = small_run(1, **options).fit()
+    assert run.module.federation.data.sizes("train").tolist() == [24] * 6
+    checkpoint = run.folder / "checkpoints" / "last.ckpt"
+    with pytest.raises(UserError, match=r"model\.batch_size=23, to which model\.batch_growth leads"):
+        small_run(100, **options).fit(checkpoint)
+    other = small_run(100, **options)
+    assert other.trainer.test(other.module, other.data, ckpt_path=checkpoint)

@@ -107,7 +107,8 @@ class Asynchronous(Clock):
         """Set devices, the duration of each client's training, and the span of a round.
 
         Raises:
-            UserError: a client has no training data or does not train; there is a substitution or a second clock;
+            UserError: a client has no training data or does not train; batches grow; there is a substitution or a
+                second clock;
                 there is a server, and an aggregation that waits for all clients; or clients push, and the aggregation
                 mixes other models, the topology changes, or a message takes too long.
         """
@@ -119,6 +120,11 @@ class Asynchronous(Clock):
             raise UserError(
                 f"clock Asynchronous: client {idle[0]} does not train (model.per_client), so it would finish again "
                 "and again in no time; give it 1 epoch or more"
+            )
+        if federation.local.batch_growth:
+            raise UserError(
+                "clock Asynchronous has no common round from which the batches of a training could follow; leave out "
+                "model.batch_growth"
             )
         if federation.policy(Substitution) is not None:
             raise UserError(

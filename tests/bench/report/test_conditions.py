@@ -37,6 +37,7 @@ def changed(path, value):
     [
         ("model/local_epochs", 2, ("local epochs", ["5", "2"])),
         ("model/optimizer/init_args/momentum", 0.0, ("momentum", ["0.9", "0.0"])),
+        ("model/batch_growth", 4, ("growth of batches", ["–", "4"])),
         ("model/finetune_epochs", 0, ("epochs of fine-tuning", ["1", "0"])),
         ("model/init", "clusters", ("initial models", ["common", "clusters"])),
         ("trainer/max_rounds", 12, ("rounds", ["30", "12"])),

@@ -43,6 +43,12 @@ def test_every_row_is_timed_once_and_every_column(planned, timed):
     assert lines[1] == "12 cells of 3 rows, 2 columns, 2 seeds: 12 waiting"
 
 
+def test_the_estimate_says_that_batches_grow(planned, timed):
+    plan = planned(rows={**ROWS, "A": {**ROWS["A"], "model.batch_growth": 4}}, seeds=[0])
+    assert any("have fewer and larger batches" in line for line in estimate.explain(plan, jobs=1))
+    assert not any("larger batches" in line for line in estimate.explain(planned(rows=ROWS, seeds=[0]), jobs=1))
+
+
 @pytest.mark.parametrize(
     ("rate", "row", "alone", "by_two"),
     [

@@ -49,6 +49,7 @@ CASES = {
     "negative speed": (speed([1.0, -1.0, 1.0]), {}, "speed=-1", speed([1.0, 0.1, 1.0]), {}),
     "no samples": (speed(), EMPTY, "client 1 has no training sample .*; lower num_clients", speed(), TWO),
     "no epochs": (speed(), IDLE, "client 1 does not train .*; give it 1 epoch", speed(), {}),
+    "growing batches": (speed(), {"batch_growth": 1}, "leave out model.batch_growth", speed(), {}),
     "below a nanosecond": (speed(every=1e-10), {}, "at least a nanosecond", speed(1e9, every=1e-9), {}),
     "too long": (speed(every=2e9), {}, "at most 36 years", speed(1e-3, every=1e3), {}),
     "more than trainings": (speed(1e6, every=1.0), {}, "lower clock.every", speed(1e6, every=2e-6), {}),

@@ -22,6 +22,7 @@ WORDS = {
     "model.local_steps": "local steps",
     "work": "further training",
     "model.batch_size": "batch size",
+    "model.batch_growth": "growth of batches",
     "model.optimizer": "optimizer",
     "model.optimizer.lr": "learning rate",
     "model.optimizer.momentum": "momentum",
@@ -140,7 +141,11 @@ def _conditions(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rounds": trainer.get("max_epochs") or trainer.get("max_rounds"),
         "trainer": {key: trainer.get(key) for key in _TRAINER},
-        "model": {**{key: model.get(key) for key in _MODEL}, "keep_optimizer": bool(model.get("keep_optimizer"))},
+        "model": {
+            **{key: model.get(key) for key in _MODEL},
+            "batch_growth": model.get("batch_growth") or None,
+            "keep_optimizer": bool(model.get("keep_optimizer")),
+        },
         "data": _without(config.get("data"), _NOT_OF_DATA),
         "work": ", ".join(_further_training(config)) or None,
         "topology": config.get("topology"),

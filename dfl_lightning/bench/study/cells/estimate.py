@@ -110,6 +110,8 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     memory = max((timing.memory or 0 for timing in timings.values()), default=0)
     if memory:
         yield f"memory of a cell: up to {size(memory)}, the libraries included; {jobs} at a time"
+    if any(cell.config["model"].get("batch_growth") for cell in here):
+        yield "model.batch_growth: rounds that were not timed have fewer and larger batches, which take more memory"
     if not all(states[cell.folder].is_done for cell in here):
         yield disk_needed([states[cell.folder] for cell in here], timings, jobs, plan.folder)
 
