@@ -131,11 +131,7 @@ def test_noise_of_afinds_proxies_falls_as_batches_grow(federation):
     run = federation().go(1)
     for number in (0, 2):
         round = SimpleNamespace(
-            **{
-                "batch_size": GROWN[number],
-                "bank": run.bank,
-                "generator": lambda *words: torch.Generator().manual_seed(3),
-            }
+            batch_size=GROWN[number], bank=run.bank, generator=lambda *words: torch.Generator().manual_seed(3)
         )
         proxies = torch.zeros_like(run.models)
         afind._add_noise(round, run.module.federation.layout.shared, proxies)
